@@ -1,2 +1,102 @@
-//! Placeholder.
-fn main() {}
+//! The project's own commands: `cargo xtask test`, `cargo xtask callgrind` and `cargo xtask guest`.
+
+mod callgrind;
+mod packages;
+mod proc;
+mod readme;
+mod report;
+mod stages;
+mod tally;
+mod workspace;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+use packages::Install;
+use stages::{Options, Output, STAGES};
+use workspace::Workspace;
+
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", about = "Tests, instruction counts and guests of this project")]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    /// Install what the tests need, then run them all.
+    ///
+    /// A test that cannot run prints a line `SKIP <test>: <reason>` with println! and returns; it
+    /// counts as skipped, and so does an ignored test. RAILRING_REQUIRE=word,word makes a skip
+    /// whose test or reason contains one of the words a failure (`all`: every skip). Whole logs of
+    /// the stages are kept in target/xtask.
+    Test {
+        /// Run only this stage; may be given several times
+        #[arg(long, value_name = "NAME")]
+        stage: Vec<String>,
+        /// Name the stages and end
+        #[arg(long)]
+        list: bool,
+        /// Install no package; say what is missing
+        #[arg(long)]
+        no_install: bool,
+        /// Show every line of every command
+        #[arg(long, short)]
+        verbose: bool,
+    },
+    /// Compare instruction counts with docs/results/callgrind.json, at the tolerance given there.
+    Callgrind {
+        /// Write the counts of this run as the new record
+        #[arg(long)]
+        record: bool,
+    },
+}
+
+fn main() -> ExitCode {
+    match run(Arguments::parse().task) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            match proc::stop_signal() {
+                Some(signal) => ExitCode::from(u8::try_from(128 + signal).unwrap_or(1)),
+                None => ExitCode::FAILURE,
+            }
+        }
+    }
+}
+
+fn run(task: Task) -> Result<()> {
+    proc::watch_signals()?;
+    match task {
+        Task::Test { list: true, .. } => {
+            for stage in STAGES {
+                println!("{:<10} {}", stage.name, stage.about);
+            }
+            Ok(())
+        }
+        Task::Test { stage, no_install, verbose, .. } => {
+            let options = Options {
+                only: stage,
+                install: if no_install { Install::Never } else { Install::WhenMissing },
+                output: if verbose { Output::Full } else { Output::Brief },
+            };
+            stages::run(&Workspace::load()?, &options)
+        }
+        Task::Callgrind { record } => {
+            let mode = if record { callgrind::Mode::Record } else { callgrind::Mode::Compare };
+            let tally = callgrind::run(&Workspace::load()?, mode, |line| println!("{line}"))?;
+            for skip in tally.skips() {
+                println!("SKIP {}: {}", skip.test, skip.reason);
+            }
+            let (passed, failed) = (tally.passed(), tally.failed);
+            println!("{passed} passed, {failed} failed, {} skipped", tally.skipped());
+            if failed > 0 {
+                anyhow::bail!("instruction counts are above their limits");
+            }
+            Ok(())
+        }
+    }
+}
