@@ -1,0 +1,188 @@
+//! The null rail: completes each request at the next reap and moves nothing, so that what is
+//! measured over it is the engine alone.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use railring_dma::{Part, Region, RegionId};
+use railring_transport::{
+    Alignment, Completion, ConnectError, Link, LinkLimits, LinkStats, Nanos, Outcome, RailControl,
+    RailInfo, RailKind, Refused, RegisterError, SourceRef, TargetId, WorkRequest, WrId,
+};
+
+use crate::config::SimConfigError;
+use crate::targets::TargetTable;
+
+const TARGETS_MAX: u32 = 1 << 20;
+
+/// What a null rail pretends to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NullConfig {
+    /// Its name.
+    pub name: String,
+    /// Static weight, at least 1.
+    pub weight: u32,
+    /// Requests that may be queued or in flight at once, at least 1.
+    pub outstanding_wrs_max: u32,
+    /// Longest request in bytes, at least 1.
+    pub request_bytes_max: u64,
+    /// What it says requests must be aligned to, so that the work of alignment can be measured;
+    /// it does not check. Each a power of two.
+    pub alignment: Alignment,
+}
+
+impl NullConfig {
+    /// A null rail with room for 4,096 requests of any length and alignment.
+    #[must_use]
+    pub fn new(name: impl Into<String>) -> Self {
+        NullConfig {
+            name: name.into(),
+            weight: 1,
+            outstanding_wrs_max: 4096,
+            request_bytes_max: u64::MAX,
+            alignment: Alignment::NONE,
+        }
+    }
+}
+
+/// Makes null rails.
+#[derive(Debug)]
+pub struct NullRail;
+
+impl NullRail {
+    /// Both halves of a null rail.
+    ///
+    /// # Errors
+    /// One [`SimConfigError`] per field that makes no sense.
+    #[expect(clippy::new_ret_no_self, reason = "a rail is its two halves")]
+    pub fn new(config: NullConfig) -> Result<(Arc<NullControl>, NullLink), SimConfigError> {
+        SimConfigError::check_rail(&config.name, config.weight, config.alignment)?;
+        if config.outstanding_wrs_max == 0 {
+            return Err(SimConfigError::NoWindow { rail: config.name });
+        }
+        if config.request_bytes_max < u64::from(config.alignment.length_bytes) {
+            return Err(SimConfigError::RequestTooSmall {
+                rail: config.name,
+                request_bytes_max: config.request_bytes_max,
+                length_bytes: config.alignment.length_bytes,
+            });
+        }
+        let limits = LinkLimits {
+            outstanding_wrs_max: config.outstanding_wrs_max,
+            request_bytes_max: config.request_bytes_max,
+            alignment: config.alignment,
+        };
+        let control = NullControl { config, targets: Mutex::new(TargetTable::new(TARGETS_MAX)) };
+        let ring = VecDeque::with_capacity(limits.outstanding_wrs_max as usize);
+        Ok((Arc::new(control), NullLink { limits, ring, committed: 0, doorbells: 0 }))
+    }
+}
+
+/// The control half of a null rail: reaches every endpoint and connects to anything.
+#[derive(Debug)]
+pub struct NullControl {
+    config: NullConfig,
+    targets: Mutex<TargetTable<()>>,
+}
+
+impl NullControl {
+    fn targets(&self) -> MutexGuard<'_, TargetTable<()>> {
+        self.targets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl RailControl for NullControl {
+    fn info(&self) -> RailInfo {
+        RailInfo {
+            kind: RailKind::Null,
+            name: self.config.name.clone(),
+            weight: self.config.weight,
+            node: None,
+            notes: Vec::new(),
+        }
+    }
+
+    fn reaches(&self, _endpoint: &str) -> bool {
+        true
+    }
+
+    fn register(&self, _region: &Region) -> Result<(), RegisterError> {
+        Ok(())
+    }
+
+    fn unregister(&self, _region: RegionId) {}
+
+    fn connect(&self, _source: SourceRef<'_>) -> Result<TargetId, ConnectError> {
+        let mut targets = self.targets();
+        let limit = targets.targets_max();
+        targets
+            .insert(())
+            .ok_or_else(|| ConnectError::TooManyTargets { rail: self.config.name.clone(), limit })
+    }
+
+    fn disconnect(&self, target: TargetId) {
+        self.targets().remove(target);
+    }
+}
+
+/// The data path of a null rail. First in, first out; nothing is checked that costs an
+/// instruction, since every one is charged to the engine.
+#[derive(Debug)]
+pub struct NullLink {
+    limits: LinkLimits,
+    ring: VecDeque<(WrId, Part)>,
+    committed: usize,
+    doorbells: u64,
+}
+
+impl Link for NullLink {
+    fn limits(&self) -> LinkLimits {
+        self.limits
+    }
+
+    #[inline]
+    fn queue(&mut self, request: WorkRequest) -> Result<(), Refused> {
+        if self.ring.len() == self.limits.outstanding_wrs_max as usize {
+            return Err(Refused::Full(request));
+        }
+        self.ring.push_back((request.wr, request.part));
+        Ok(())
+    }
+
+    #[inline]
+    fn commit(&mut self, _now: Nanos) {
+        self.doorbells += u64::from(self.committed != self.ring.len());
+        self.committed = self.ring.len();
+    }
+
+    #[inline]
+    fn reap(&mut self, _now: Nanos, budget: usize, sink: &mut dyn FnMut(Completion)) -> usize {
+        let count = self.committed.min(budget);
+        self.committed -= count;
+        for (wr, part) in self.ring.drain(..count) {
+            let outcome = Outcome::Done { bytes: part.len() as u64 };
+            sink(Completion { wr, part, outcome });
+        }
+        count
+    }
+
+    fn cancel(&mut self, _wr: WrId, _now: Nanos) {
+        // Completes at the next reap as it is.
+    }
+
+    fn quiesce(&mut self, _wr: WrId, now: Nanos) {
+        self.commit(now);
+    }
+
+    fn arm(&mut self) -> bool {
+        self.committed == 0
+    }
+
+    fn next_event(&self) -> Option<Nanos> {
+        (self.committed > 0).then_some(Nanos(0))
+    }
+
+    fn stats(&self) -> LinkStats {
+        LinkStats { backend: "null".into(), doorbells: self.doorbells, ..LinkStats::default() }
+    }
+}
