@@ -1,1 +1,3 @@
-//! Placeholder.
+//! What the tests of the workspace share: so far, the rules of tidiness.
+
+pub mod tidy;
