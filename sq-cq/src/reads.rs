@@ -105,8 +105,8 @@ struct RunningState {
     /// Of the last read popped from this slot.
     generation: u32,
     running: bool,
-    /// The running read was cancelled.
-    cancelled: bool,
+    /// The running read was cancelled, and nobody was told yet.
+    due: bool,
     /// The read after this one was cancelled, and is not popped yet.
     next_cancelled: bool,
     /// The slot is in `cancels`.
@@ -129,7 +129,7 @@ impl RunningReads {
         *state = RunningState {
             generation: id.generation,
             running: true,
-            cancelled,
+            due: false,
             next_cancelled: false,
             queued: state.queued,
         };
@@ -141,7 +141,7 @@ impl RunningReads {
     pub(crate) fn end(&mut self, id: ReadId) {
         let state = &mut self.states[id.slot as usize];
         state.running = false;
-        state.cancelled = false;
+        state.due = false;
     }
 
     /// The caller cancelled this read at some time; it may have ended since, or not be popped yet.
@@ -149,8 +149,8 @@ impl RunningReads {
         let state = &mut self.states[id.slot as usize];
         if id.generation == state.generation.wrapping_add(1) {
             state.next_cancelled = true;
-        } else if id.generation == state.generation && state.running && !state.cancelled {
-            state.cancelled = true;
+        } else if id.generation == state.generation && state.running {
+            state.due = true;
             if !std::mem::replace(&mut state.queued, true) {
                 self.cancels.push_back(id.slot);
             }
@@ -162,7 +162,7 @@ impl RunningReads {
         while let Some(slot) = self.cancels.pop_front() {
             let state = &mut self.states[slot as usize];
             state.queued = false;
-            if state.cancelled {
+            if std::mem::take(&mut state.due) {
                 return Some(ReadId { slot, generation: state.generation });
             }
         }
@@ -220,6 +220,18 @@ mod tests {
         running.begin(ReadId { slot: 0, generation: 2 });
         running.cancel(ReadId { slot: 0, generation: 2 });
         assert_eq!(running.next_cancel(), Some(ReadId { slot: 0, generation: 2 }));
+        assert_eq!(running.next_cancel(), None);
+    }
+
+    /// The slot still waits in the queue for a read that ended, and is of another read by now.
+    #[test]
+    fn a_cancel_told_of_at_the_pop_is_not_told_of_again() {
+        let mut running = RunningReads::new(1);
+        running.begin(ReadId { slot: 0, generation: 1 });
+        running.cancel(ReadId { slot: 0, generation: 1 });
+        running.end(ReadId { slot: 0, generation: 1 });
+        running.cancel(ReadId { slot: 0, generation: 2 });
+        assert!(running.begin(ReadId { slot: 0, generation: 2 }));
         assert_eq!(running.next_cancel(), None);
     }
 }
