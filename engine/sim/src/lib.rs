@@ -3,13 +3,43 @@
 //!
 //! * [`NullRail`] completes each request at the next reap and moves nothing. It is the zero of
 //!   every measurement of the engine.
+//! * [`SimWorld`] makes rails that move real bytes between its sources and registered memory, in
+//!   virtual time. A rail is a pipe: transfers share its bandwidth one after the other, latencies
+//!   overlap. What goes wrong, and when, is a [`FaultPlan`] per rail.
+//!
+//! The loop that drives a simulation gives every turn the time of a [`VirtualClock`] and, when
+//! nothing is left to do, advances it to the earliest `next_event`.
 #![forbid(unsafe_code)]
 
+mod agenda;
 mod clock;
 mod config;
+mod control;
+mod device;
+mod dice;
+mod fault;
+mod flight;
+mod late;
+mod latency;
+mod link;
 mod null;
+mod pipe;
+mod seed;
+mod stats;
+mod store;
 mod targets;
+mod world;
 
 pub use clock::VirtualClock;
-pub use config::{SimConfigError, WEIGHT_MAX};
+pub use config::{
+    Cancelling, Misuse, Quiescing, RegistrationLimits, SimConfigError, SimRailConfig, WEIGHT_MAX,
+    WINDOW_WRS_MAX,
+};
+pub use control::SimControl;
+pub use fault::{Fault, FaultKind, FaultPlan, FaultRule, MILLION, When};
+pub use latency::Latency;
+pub use link::SimLink;
 pub use null::{NullConfig, NullControl, NullLink, NullRail};
+pub use stats::{FiredFaults, SimStats};
+pub use store::SourceContent;
+pub use world::SimWorld;

@@ -60,18 +60,12 @@ impl NullRail {
         if config.outstanding_wrs_max == 0 {
             return Err(SimConfigError::NoWindow { rail: config.name });
         }
-        if config.request_bytes_max < u64::from(config.alignment.length_bytes) {
-            return Err(SimConfigError::RequestTooSmall {
-                rail: config.name,
-                request_bytes_max: config.request_bytes_max,
-                length_bytes: config.alignment.length_bytes,
-            });
-        }
         let limits = LinkLimits {
             outstanding_wrs_max: config.outstanding_wrs_max,
             request_bytes_max: config.request_bytes_max,
             alignment: config.alignment,
         };
+        SimConfigError::check_request_bytes(&config.name, limits)?;
         let control = NullControl { config, targets: Mutex::new(TargetTable::new(TARGETS_MAX)) };
         let ring = VecDeque::with_capacity(limits.outstanding_wrs_max as usize);
         Ok((Arc::new(control), NullLink { limits, ring, committed: 0, doorbells: 0 }))

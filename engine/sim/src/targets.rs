@@ -41,7 +41,6 @@ impl<Source> TargetTable<Source> {
     }
 
     /// What is connected as `target`.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the null rail never looks"))]
     pub(crate) fn get(&self, target: TargetId) -> Option<&Source> {
         let entry = self.slots.get(target.slot as usize)?;
         entry.source.as_ref().filter(|_| entry.generation == target.generation)
