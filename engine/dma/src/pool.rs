@@ -213,8 +213,8 @@ impl PoolInner {
 
     /// Two leases of the slot became one, that of the caller.
     pub(crate) fn merge_holder(&self, slot: u32) {
-        // Release: pairs with the Acquire loads in `release`.
-        self.slots[slot as usize].holders.fetch_sub(1, Ordering::Release);
+        // Relaxed: the caller stays a holder, and what other holders released goes on through a read-modify-write.
+        self.slots[slot as usize].holders.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// A holder, whose bytes were lent under serials up to `serial`, is done; the last one frees the slot.

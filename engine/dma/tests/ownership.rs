@@ -472,7 +472,7 @@ impl World {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: if cfg!(miri) { 12 } else { 250 },
+        cases: if cfg!(miri) { 3 } else { 250 },
         failure_persistence: None,
         ..ProptestConfig::default()
     })]

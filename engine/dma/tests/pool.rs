@@ -5,7 +5,7 @@ mod common;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use common::HeapRegion;
-use railring_dma::{Lease, Pool, PoolError, PoolOptions, Regions};
+use railring_dma::{Lease, Pool, PoolError, PoolOptions, Receipt, Regions};
 
 fn options(alignment: usize) -> PoolOptions {
     PoolOptions { alignment }
@@ -93,6 +93,75 @@ fn a_receipt_does_not_open_a_loan_of_a_later_pool_of_the_region() {
     assert!(heap.free());
 }
 
+/// Lends the lease and takes it all back.
+fn lend_once(lease: Lease) -> (Lease, Receipt) {
+    let (mut loan, part) = lease.lend();
+    let receipt = loan.repay(part).expect("its own part");
+    (loan.settle().expect("everything is back"), receipt)
+}
+
+#[test]
+fn a_receipt_of_a_half_opens_no_later_loan_of_the_whole() {
+    let regions = Regions::new(1);
+    let heap = HeapRegion::new(&regions, 0, 64);
+    let pool = Pool::new(&heap.region, 64, options(64)).expect("one slot");
+    // Joined again: each half in turn is the one that was lent more often.
+    for rounds in [(0, 3), (3, 0)] {
+        let (mut first, mut second) = pool.take().expect("free").split_at(32).expect("within");
+        let mut receipts = Vec::new();
+        for _ in 0..rounds.0 {
+            let receipt;
+            (first, receipt) = lend_once(first);
+            receipts.push(receipt);
+        }
+        for _ in 0..rounds.1 {
+            let receipt;
+            (second, receipt) = lend_once(second);
+            receipts.push(receipt);
+        }
+        opens_none(first.join(second).expect("neighbours"), &receipts);
+    }
+    // Given back one by one, the half that was lent more often first, and taken again as a whole.
+    let (mut first, second) = pool.take().expect("free").split_at(32).expect("within");
+    let mut receipts = Vec::new();
+    for _ in 0..3 {
+        let receipt;
+        (first, receipt) = lend_once(first);
+        receipts.push(receipt);
+    }
+    drop(first);
+    drop(second);
+    opens_none(pool.take().expect("both halves are back"), &receipts);
+    drop(pool);
+    assert!(heap.free());
+}
+
+/// None of the old receipts opens any of the lease's next loans.
+fn opens_none(mut lease: Lease, receipts: &[Receipt]) {
+    for _ in 0..receipts.len() + 1 {
+        let (mut loan, part) = lease.lend();
+        assert!(receipts.iter().all(|old| loan.bytes(old).is_none()), "bytes in flight were shown");
+        loan.repay(part).expect("its own part");
+        lease = loan.settle().expect("everything is back");
+    }
+}
+
+#[test]
+fn parts_of_two_lendings_do_not_join() {
+    let regions = Regions::new(1);
+    let heap = HeapRegion::new(&regions, 0, 64);
+    let (first, second) = Lease::whole(&heap.region).expect("free").split_at(32).expect("within");
+    let (second, _) = lend_once(second);
+    let (mut one, head) = first.lend();
+    let (mut two, tail) = second.lend();
+    let (head, tail) = head.join(tail).expect_err("no loan would take the two as one");
+    let head = two.repay(head).expect_err("the other loan's");
+    one.repay(head).expect("its own part");
+    two.repay(tail).expect("its own part");
+    drop((one, two));
+    assert!(heap.free());
+}
+
 #[test]
 fn leases_outlive_the_handles_they_came_from() {
     let regions = Regions::new(1);
@@ -171,6 +240,67 @@ fn threads_never_share_a_slot_and_lose_none() {
     }
     assert_eq!(regions.stats().leased_bytes, 0);
     assert!(heap.free());
+}
+
+#[test]
+fn halves_given_back_by_two_threads_are_a_whole_again() {
+    let rounds = if cfg!(miri) { 20 } else { 300 };
+    let regions = Regions::new(1);
+    let heap = HeapRegion::new(&regions, 0, 64);
+    let pool = Pool::new(&heap.region, 64, options(64)).expect("one slot");
+    let turn = AtomicUsize::new(0);
+    // Relaxed throughout: it says who goes on, and leaves it to the pool to order the writes.
+    let wait = |wanted| {
+        while turn.load(Ordering::Relaxed) != wanted {
+            std::thread::yield_now();
+        }
+    };
+    std::thread::scope(|scope| {
+        for round in 0..rounds {
+            let mut lease = take_soon(&pool);
+            lease.as_mut_slice().fill(round as u8);
+            let (mut first, second) = lease.split_at(32).expect("within");
+            let (mut second, third) = second.split_at(16).expect("within");
+            let (pool, turn) = (&pool, &turn);
+            scope.spawn(move || {
+                first.as_mut_slice().fill(1);
+                if round % 2 == 0 {
+                    drop(first);
+                } else {
+                    // The last to give back, and the next to take.
+                    wait(round * 4 + 1);
+                    drop(first);
+                    take_soon(pool).as_mut_slice().fill(3);
+                }
+                turn.store(round * 4 + 2, Ordering::Relaxed);
+            });
+            second.as_mut_slice().fill(2);
+            if round % 2 == 0 {
+                wait(round * 4 + 2);
+            }
+            match round % 4 {
+                0 | 1 => drop((second, third)),
+                _ => drop(second.join(third)),
+            }
+            if round % 2 == 1 {
+                turn.store(round * 4 + 1, Ordering::Relaxed);
+                wait(round * 4 + 2);
+            }
+        }
+    });
+    assert_eq!(pool.free(), 1);
+    drop(pool);
+    assert!(heap.free());
+}
+
+/// A slot that another thread has given back, as soon as this one can see it.
+fn take_soon(pool: &Pool) -> Lease {
+    loop {
+        match pool.take() {
+            Some(lease) => return lease,
+            None => std::thread::yield_now(),
+        }
+    }
 }
 
 /// Takes, stamps, splits and gives back leases; a stamp that changed had a second writer.
