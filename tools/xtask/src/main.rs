@@ -1,6 +1,7 @@
 //! The project's own commands: `cargo xtask test`, `cargo xtask callgrind` and `cargo xtask guest`.
 
 mod callgrind;
+mod guest;
 mod packages;
 mod proc;
 mod readme;
@@ -53,11 +54,12 @@ enum Task {
         #[arg(long)]
         record: bool,
     },
+    Guest(guest::Arguments),
 }
 
 fn main() -> ExitCode {
     match run(Arguments::parse().task) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(status) => ExitCode::from(status),
         Err(error) => {
             eprintln!("xtask: {error:#}");
             match proc::stop_signal() {
@@ -68,14 +70,14 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(task: Task) -> Result<()> {
+/// Does the task; its exit status.
+fn run(task: Task) -> Result<u8> {
     proc::watch_signals()?;
     match task {
         Task::Test { list: true, .. } => {
             for stage in STAGES {
                 println!("{:<10} {}", stage.name, stage.about);
             }
-            Ok(())
         }
         Task::Test { stage, no_install, verbose, .. } => {
             let options = Options {
@@ -83,7 +85,7 @@ fn run(task: Task) -> Result<()> {
                 install: if no_install { Install::Never } else { Install::WhenMissing },
                 output: if verbose { Output::Full } else { Output::Brief },
             };
-            stages::run(&Workspace::load()?, &options)
+            stages::run(&Workspace::load()?, &options)?;
         }
         Task::Callgrind { record } => {
             let mode = if record { callgrind::Mode::Record } else { callgrind::Mode::Compare };
@@ -96,7 +98,8 @@ fn run(task: Task) -> Result<()> {
             if failed > 0 {
                 anyhow::bail!("instruction counts are above their limits");
             }
-            Ok(())
         }
+        Task::Guest(arguments) => return guest::run(&arguments),
     }
+    Ok(0)
 }

@@ -61,6 +61,13 @@ pub(crate) fn for_tests(workspace: &Workspace) -> Result<Vec<Wanted>> {
     Ok(list)
 }
 
+/// What `cargo xtask guest` needs.
+pub(crate) fn for_guest() -> Result<Vec<Wanted>> {
+    let mut list = parse(LIST)?;
+    list.retain(|wanted| wanted.section == "guest");
+    Ok(list)
+}
+
 /// Installs what is missing, if that is wanted and possible; returns what is missing then.
 pub(crate) fn provide(wanted: Vec<Wanted>, install: Install) -> Result<Vec<Wanted>> {
     let mut missing = missing_of(wanted)?;

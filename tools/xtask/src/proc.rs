@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Mutex, MutexGuard, mpsc};
 use std::time::Duration;
@@ -91,6 +91,18 @@ impl Group {
             }
         }
         self.end()
+    }
+
+    /// Whether the leader has ended; it stays a zombie until [`Group::wait`].
+    pub(crate) fn has_ended(&self) -> Result<bool> {
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
+        let ended = waitid(WaitId::Pid(self.pid), options).context("cannot ask for a child")?;
+        Ok(ended.is_some())
+    }
+
+    /// The leader's output and error, where they are pipes that nobody took yet.
+    pub(crate) fn take_pipes(&mut self) -> (Option<ChildStdout>, Option<ChildStderr>) {
+        (self.child.stdout.take(), self.child.stderr.take())
     }
 
     /// Ends the group at once.
