@@ -1,0 +1,6 @@
+//! Tests of the store through its public interface, on a file system in memory and on real directories.
+
+mod common;
+mod crash;
+mod laws;
+mod memory;
