@@ -2,11 +2,10 @@
 
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
-use std::sync::Arc;
 
 use crate::loan::Loan;
 use crate::part::Part;
-use crate::pool::{Pool, PoolError, PoolInner, PoolOptions};
+use crate::pool::{Pool, PoolError, PoolOptions, PoolRef};
 use crate::region::Region;
 use crate::registry::{RegionId, RegistryInner};
 use crate::serial::Serial;
@@ -15,12 +14,12 @@ use crate::serial::Serial;
 /// gives the bytes back to the pool, whose slot is free once all that was split from it is back.
 #[must_use = "dropping a lease gives its bytes back"]
 pub struct Lease {
-    holding: ManuallyDrop<Holding>,
+    holding: Holding,
 }
 
 /// What a lease holds, without the giving back: also what a loan keeps.
 pub(crate) struct Holding {
-    pub(crate) pool: Arc<PoolInner>,
+    pub(crate) pool: PoolRef,
     pub(crate) base: NonNull<u8>,
     pub(crate) bytes: usize,
     pub(crate) slot: u32,
@@ -58,7 +57,7 @@ pub struct JoinError {
 impl Lease {
     #[inline]
     pub(crate) fn new(holding: Holding) -> Lease {
-        Lease { holding: ManuallyDrop::new(holding) }
+        Lease { holding }
     }
 
     /// The whole of a region, as a pool of one slot would give it; the bytes go back to the region.
@@ -67,15 +66,14 @@ impl Lease {
     /// [`PoolError::RegionInUse`] while a pool or another lease holds the region.
     pub fn whole(region: &Region) -> Result<Lease, PoolError> {
         let pool = Pool::new(region, region.bytes(), PoolOptions { alignment: 1 })?;
-        PoolInner::take_only(pool).ok_or(PoolError::RegionInUse { region: region.id() })
+        pool.take().ok_or(PoolError::RegionInUse { region: region.id() })
     }
 
     /// The holding, which the caller now has to release.
     #[inline]
     fn into_holding(self) -> Holding {
-        let mut this = ManuallyDrop::new(self);
-        // SAFETY: `this` is never used or dropped again, so the holding is moved out once.
-        unsafe { ManuallyDrop::take(&mut this.holding) }
+        let this = ManuallyDrop::new(self);
+        Holding { ..this.holding }
     }
 
     pub(crate) fn holding_registry(&self) -> &RegistryInner {
@@ -138,9 +136,7 @@ impl Lease {
         first.pool.add_holder(first.slot);
         // SAFETY: `mid` is at most the length of the range, so the address is in it or just behind.
         let base = unsafe { first.base.add(mid) };
-        let pool = Arc::clone(&first.pool);
-        let (slot, serial) = (first.slot, first.serial);
-        let second = Holding { pool, base, bytes: first.bytes - mid, slot, serial };
+        let second = Holding { base, bytes: first.bytes - mid, ..first };
         first.bytes = mid;
         Ok((Lease::new(first), Lease::new(second)))
     }
@@ -152,7 +148,7 @@ impl Lease {
     pub fn join(self, second: Lease) -> Result<Lease, JoinError> {
         let (one, two) = (&self.holding, &second.holding);
         let adjacent = one.end_address() == two.base.as_ptr() as usize;
-        if !adjacent || one.slot != two.slot || !Arc::ptr_eq(&one.pool, &two.pool) {
+        if !adjacent || one.slot != two.slot || one.pool != two.pool {
             return Err(JoinError { first: self, second });
         }
         let (mut one, two) = (self.into_holding(), second.into_holding());
@@ -185,9 +181,9 @@ impl Holding {
         self.base.as_ptr() as usize - self.pool.region().base().as_ptr() as usize
     }
 
-    /// Gives the bytes back to the pool, and then the handle to it.
+    /// Gives the bytes back to the pool. Once, by whoever the holding belongs to, who does not use it again.
     #[inline]
-    pub(crate) fn release(self) {
+    pub(crate) fn release(&self) {
         self.pool.release(self.slot, self.serial);
     }
 }
@@ -195,8 +191,7 @@ impl Holding {
 impl Drop for Lease {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: this is the drop, so the holding is not used again.
-        unsafe { ManuallyDrop::take(&mut self.holding) }.release();
+        self.holding.release();
     }
 }
 

@@ -17,7 +17,7 @@ use crate::serial::Serial;
 /// [`crate::RegionsStats::leaked_bytes`]. [`Loan::impound`] keeps the way open for late parts.
 #[must_use = "dropping a loan before its parts are back leaks its memory"]
 pub struct Loan {
-    holding: ManuallyDrop<Holding>,
+    holding: Holding,
     returned_bytes: usize,
 }
 
@@ -42,15 +42,14 @@ pub struct Impounded {
 impl Loan {
     #[inline]
     pub(crate) fn new(holding: Holding) -> Loan {
-        Loan { holding: ManuallyDrop::new(holding), returned_bytes: 0 }
+        Loan { holding, returned_bytes: 0 }
     }
 
-    /// The holding, which the caller now has to release or to leak.
+    /// The holding, which the caller now has to release.
     #[inline]
     fn into_holding(self) -> Holding {
-        let mut this = ManuallyDrop::new(self);
-        // SAFETY: `this` is never used or dropped again, so the holding is moved out once.
-        unsafe { ManuallyDrop::take(&mut this.holding) }
+        let this = ManuallyDrop::new(self);
+        Holding { ..this.holding }
     }
 
     #[inline]
@@ -149,17 +148,13 @@ impl Loan {
 
 impl Drop for Loan {
     fn drop(&mut self) {
-        let outstanding_bytes = self.outstanding_bytes();
-        // SAFETY: this is the drop, so the holding is not used again.
-        let holding = unsafe { ManuallyDrop::take(&mut self.holding) };
-        if outstanding_bytes == 0 {
-            holding.release();
+        if self.outstanding_bytes() == 0 {
+            self.holding.release();
             return;
         }
-        let registry = holding.pool.region().registry();
-        registry.leaked_bytes.fetch_add(holding.bytes as u64, Ordering::Relaxed);
-        // A transfer may still write the bytes: the slot stays taken and the region mapped, for ever.
-        std::mem::forget(holding);
+        // A transfer may still write the bytes. Not given back, the slot stays taken, and so its pool and region stay, for ever.
+        let registry = self.holding.pool.region().registry();
+        registry.leaked_bytes.fetch_add(self.len() as u64, Ordering::Relaxed);
     }
 }
 

@@ -9,7 +9,12 @@ use crate::region::{Region, RegionInner};
 use crate::registry::{PoolGauge, RegionId};
 use crate::serial::Serial;
 
-const WORD_SLOTS: usize = u64::BITS as usize;
+/// Slots whose free bits share a word; the bit above them is `CLOSED`.
+const WORD_SLOTS: usize = u64::BITS as usize - 1;
+/// Set in every word once the last handle is gone: nobody takes slots any more, and giving one back is counted.
+const CLOSED: u64 = 1 << WORD_SLOTS;
+/// More than there can be slots: what `PoolInner::outstanding` begins with.
+const OPEN: u64 = 1 << 32;
 
 /// How a pool cuts its region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,8 +78,24 @@ pub enum PoolError {
 /// slots, from any thread. The region has no other pool until every handle and lease is gone.
 #[derive(Debug, Clone)]
 pub struct Pool {
-    inner: Arc<PoolInner>,
+    handle: Arc<Handle>,
 }
+
+/// What the clones of a pool share; dropping it closes the pool.
+#[derive(Debug)]
+struct Handle {
+    pool: PoolRef,
+}
+
+/// The address of a pool. A lease or loan has one without a count of its own: the pool lives until it is closed *and* all
+/// slots are back, so for as long as a handle, or anything that holds bytes of a slot, exists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PoolRef(NonNull<PoolInner>);
+
+// SAFETY: the pool behind the address is Send and Sync.
+unsafe impl Send for PoolRef {}
+// SAFETY: as above.
+unsafe impl Sync for PoolRef {}
 
 #[derive(Debug)]
 pub(crate) struct PoolInner {
@@ -86,6 +107,8 @@ pub(crate) struct PoolInner {
     first: NonNull<u8>,
     stride_bytes: usize,
     slot_bytes: usize,
+    /// Slots that are still taken, once the pool is closed; counted down from `OPEN` before it is known how many those are.
+    outstanding: AtomicU64,
     region: Arc<RegionInner>,
 }
 
@@ -128,50 +151,53 @@ impl Pool {
         let first = unsafe { region.base().add(cut.first_offset) };
         let hint = AtomicUsize::new(0);
         let stride_bytes = cut.stride_bytes;
-        let pool =
-            PoolInner { free_words, hint, slots, first, stride_bytes, slot_bytes, region: inner };
-        Ok(Pool { inner: Arc::new(pool) })
+        let outstanding = AtomicU64::new(OPEN);
+        let pool = PoolRef::new(PoolInner {
+            free_words,
+            hint,
+            slots,
+            first,
+            stride_bytes,
+            slot_bytes,
+            outstanding,
+            region: inner,
+        });
+        Ok(Pool { handle: Arc::new(Handle { pool }) })
     }
 
     /// A free slot, which is the taker's alone until the lease (and all split from it) is dropped;
-    /// nothing if there is none. Two uncontended atomic operations, no allocation.
+    /// nothing if there is none. One uncontended atomic operation, as is giving it back; no allocation.
     #[inline]
     pub fn take(&self) -> Option<Lease> {
-        let slot = self.inner.claim_slot()?;
-        Some(PoolInner::lease(Arc::clone(&self.inner), slot))
+        let pool = self.handle.pool;
+        let slot = pool.claim_slot()?;
+        Some(pool.lease(slot))
     }
 
     /// Slots there are, free or taken.
     #[inline]
     pub fn slots(&self) -> usize {
-        self.inner.slots.len()
+        self.handle.pool.slots.len()
     }
 
     /// Slots that are free, at about one instant.
     pub fn free(&self) -> usize {
-        let free = |word: &AtomicU64| word.load(Ordering::Relaxed).count_ones() as usize;
-        self.inner.free_words.iter().map(free).sum()
+        count_free(&self.handle.pool.free_words) as usize
     }
 
     /// Length of a slot in bytes.
     #[inline]
     pub fn slot_bytes(&self) -> usize {
-        self.inner.slot_bytes
+        self.handle.pool.slot_bytes
     }
 
     /// The region the slots are cut from.
     pub fn region(&self) -> Region {
-        Region::from_inner(Arc::clone(&self.inner.region))
+        Region::from_inner(Arc::clone(&self.handle.pool.region))
     }
 }
 
 impl PoolInner {
-    /// The only lease of a pool just made.
-    pub(crate) fn take_only(pool: Pool) -> Option<Lease> {
-        let slot = pool.inner.claim_slot()?;
-        Some(PoolInner::lease(pool.inner, slot))
-    }
-
     /// Clears one free bit; the slot is the caller's.
     #[inline]
     fn claim_slot(&self) -> Option<usize> {
@@ -181,7 +207,7 @@ impl PoolInner {
             let mut free = words[word].load(Ordering::Relaxed);
             while free != 0 {
                 let bit = free & free.wrapping_neg();
-                // Acquire: pairs with the Release in `free_slot`, so the last holder is done with the bytes.
+                // Acquire: pairs with the Release in `PoolRef::free_slot`, so the last holder is done with the bytes.
                 let before = words[word].fetch_and(!bit, Ordering::Acquire);
                 if before & bit != 0 {
                     if word != start {
@@ -193,16 +219,6 @@ impl PoolInner {
             }
         }
         None
-    }
-
-    /// The lease of a slot whose free bit the caller has cleared.
-    #[inline]
-    fn lease(pool: Arc<PoolInner>, slot: usize) -> Lease {
-        let serial = Serial::from_stored(pool.slots[slot].serial.load(Ordering::Relaxed));
-        // SAFETY: the offset of a slot is inside the region (`Cut::plan`).
-        let base = unsafe { pool.first.add(slot * pool.stride_bytes) };
-        let bytes = pool.slot_bytes;
-        Lease::new(Holding { pool, base, bytes, slot: slot as u32, serial })
     }
 
     /// One more lease holds bytes of the slot.
@@ -217,9 +233,41 @@ impl PoolInner {
         self.slots[slot as usize].holders.fetch_sub(1, Ordering::Relaxed);
     }
 
+    #[inline]
+    pub(crate) fn region(&self) -> &RegionInner {
+        &self.region
+    }
+}
+
+impl std::ops::Deref for PoolRef {
+    type Target = PoolInner;
+
+    #[inline]
+    fn deref(&self) -> &PoolInner {
+        // SAFETY: whoever has a `PoolRef` keeps the pool alive (see there) and does not use it after giving that up.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+// These take the pool by its address, not by reference: it may be gone before they return.
+impl PoolRef {
+    fn new(pool: PoolInner) -> PoolRef {
+        PoolRef(NonNull::from(Box::leak(Box::new(pool))))
+    }
+
+    /// The lease of a slot whose free bit the caller has cleared.
+    #[inline]
+    fn lease(self, slot: usize) -> Lease {
+        let serial = Serial::from_stored(self.slots[slot].serial.load(Ordering::Relaxed));
+        // SAFETY: the offset of a slot is inside the region (`Cut::plan`).
+        let base = unsafe { self.first.add(slot * self.stride_bytes) };
+        let bytes = self.slot_bytes;
+        Lease::new(Holding { pool: self, base, bytes, slot: slot as u32, serial })
+    }
+
     /// A holder, whose bytes were lent under serials up to `serial`, is done; the last one frees the slot.
     #[inline]
-    pub(crate) fn release(&self, slot_index: u32, serial: Serial) {
+    pub(crate) fn release(self, slot_index: u32, serial: Serial) {
         let slot = &self.slots[slot_index as usize];
         // Acquire: pairs with the Release of the other holders. A sole holder cannot get company, so no
         // read-modify-write is needed.
@@ -239,16 +287,48 @@ impl PoolInner {
     }
 
     #[inline]
-    fn free_slot(&self, slot: u32) {
+    fn free_slot(self, slot: u32) {
         let bit = 1 << (slot as usize % WORD_SLOTS);
-        // Release: pairs with the Acquire in `claim_slot`.
-        self.free_words[slot as usize / WORD_SLOTS].fetch_or(bit, Ordering::Release);
+        // Release: pairs with the Acquire in `claim_slot` and in `close`.
+        let before = self.free_words[slot as usize / WORD_SLOTS].fetch_or(bit, Ordering::Release);
+        // Unless the pool was closed with this slot taken, it may be gone by now.
+        if before & CLOSED != 0 {
+            self.count_down(1);
+        }
     }
 
-    #[inline]
-    pub(crate) fn region(&self) -> &RegionInner {
-        &self.region
+    /// The last handle is gone: the pool goes with the last slot, which may be now.
+    #[cold]
+    fn close(self) {
+        let close = |word: &AtomicU64| {
+            // Acquire: pairs with the Release in `free_slot`. What comes after this counts itself.
+            u64::from(word.fetch_or(CLOSED, Ordering::Acquire).count_ones())
+        };
+        let free: u64 = self.free_words.iter().map(close).sum();
+        let taken = self.slots.len() as u64 - free;
+        self.count_down(OPEN - taken);
     }
+
+    /// Frees the pool when the count reaches zero.
+    #[cold]
+    fn count_down(self, by: u64) {
+        // AcqRel: what everyone did with the pool comes before its end.
+        if self.outstanding.fetch_sub(by, Ordering::AcqRel) == by {
+            // SAFETY: from a box (`new`); closed, and every slot that was taken then has been counted, so nobody has its address any more.
+            drop(unsafe { Box::from_raw(self.0.as_ptr()) });
+        }
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.pool.close();
+    }
+}
+
+/// Free slots of a bitmap, closed or not.
+pub(crate) fn count_free(words: &[AtomicU64]) -> u32 {
+    words.iter().map(|word| (word.load(Ordering::Relaxed) & !CLOSED).count_ones()).sum()
 }
 
 impl Drop for PoolInner {
@@ -295,5 +375,5 @@ impl Cut {
 
 /// The free bits of a word when `slots_left` slots begin with it.
 fn word_mask(slots_left: usize) -> u64 {
-    if slots_left >= WORD_SLOTS { u64::MAX } else { (1 << slots_left) - 1 }
+    if slots_left >= WORD_SLOTS { !CLOSED } else { (1 << slots_left) - 1 }
 }

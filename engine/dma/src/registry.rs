@@ -4,6 +4,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use crate::pool;
 use crate::region::{Region, RegionConfig, RegionError, RegionInner};
 
 /// Names one region of one [`Regions`] for as long as it exists; never an address, so memory that is
@@ -80,7 +81,7 @@ pub(crate) struct PoolGauge {
 
 impl PoolGauge {
     pub(crate) fn free(&self) -> u32 {
-        self.free_words.iter().map(|word| word.load(Ordering::Relaxed).count_ones()).sum()
+        pool::count_free(&self.free_words)
     }
 }
 

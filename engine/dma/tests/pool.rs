@@ -293,6 +293,33 @@ fn halves_given_back_by_two_threads_are_a_whole_again() {
     assert!(heap.free());
 }
 
+#[test]
+fn a_pool_ends_with_its_last_handle_and_lease_whichever_is_later() {
+    const SLOTS: usize = 65;
+    let rounds = if cfg!(miri) { 6 } else { 200 };
+    for round in 0..rounds {
+        let regions = Regions::new(1);
+        let heap = HeapRegion::new(&regions, 0, SLOTS * 8);
+        let pool = Pool::new(&heap.region, 8, options(8)).expect("fits");
+        let mut leases: Vec<Lease> = std::iter::from_fn(|| pool.take()).collect();
+        assert_eq!(leases.len(), SLOTS);
+        leases.truncate(2 + round % 63);
+        let others = leases.split_off(leases.len() / 2);
+        let clone = pool.clone();
+        std::thread::scope(|scope| {
+            scope.spawn(move || drop(leases));
+            scope.spawn(move || {
+                drop(others);
+                drop(clone);
+            });
+            drop(pool);
+        });
+        assert_eq!(regions.stats().leased_bytes, 0);
+        drop(Lease::whole(&heap.region).expect("the pool is gone"));
+        assert!(heap.free(), "the pool still holds the region");
+    }
+}
+
 /// A slot that another thread has given back, as soon as this one can see it.
 fn take_soon(pool: &Pool) -> Lease {
     loop {
