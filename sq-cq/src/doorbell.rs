@@ -30,6 +30,10 @@
 //!
 //! If 3 reads the bit from before the swap, 2 came first, and c sees the new tail. And a caller that
 //! leaves at 3 need not look at `sleeping`: whoever set the bit did, after it was set.
+//!
+//! All writes of the flag are read-modify-writes. The standard would allow plain stores where a
+//! thread going to sleep writes it, but loom does not order a store after the swap whose value it
+//! must follow, and then sees a wake-up get lost that cannot be; and nothing is saved on that path.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -153,7 +157,7 @@ impl Bell {
     /// [`cancel_sleep`](Bell::cancel_sleep) or sleep on the descriptor and [`clear`](Bell::clear).
     #[inline]
     pub fn prepare_sleep(&self) {
-        self.sleeping.store(1, Ordering::Relaxed);
+        self.sleeping.swap(1, Ordering::Relaxed);
         // Orders the flag before the loads of the re-check; pairs with the fence in `wake`.
         fence(Ordering::SeqCst);
     }
@@ -162,7 +166,7 @@ impl Bell {
     /// the descriptor readable all the same; the next sleep then ends early.
     #[inline]
     pub fn cancel_sleep(&self) {
-        self.sleeping.store(0, Ordering::Relaxed);
+        self.sleeping.swap(0, Ordering::Relaxed);
     }
 
     /// Sleeps until woken or for at most `timeout`, then clears. For pollers that have no other

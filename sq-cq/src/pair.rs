@@ -120,7 +120,7 @@ impl Control {
     /// Says that the caller is about to wait; it must look once more before it does.
     #[inline]
     pub(crate) fn arm(&self) {
-        self.armed.store(1, Ordering::Relaxed);
+        self.armed.swap(1, Ordering::Relaxed);
         // Orders the flag before the caller's load of the CQ's tail; pairs with the fence in
         // `wake_caller`. The argument is the doorbell's, with the roles exchanged.
         fence(Ordering::SeqCst);
@@ -128,7 +128,7 @@ impl Control {
 
     #[inline]
     pub(crate) fn disarm(&self) {
-        self.armed.store(0, Ordering::Relaxed);
+        self.armed.swap(0, Ordering::Relaxed);
     }
 
     /// Wakes the caller if it waits. The poller calls it after it published.
