@@ -87,3 +87,40 @@ impl<T> InFlight<T> {
             .collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_of_an_earlier_use_finds_nothing() {
+        let mut table = InFlight::new(2);
+        let (old, new) = (1, 7 << 32 | 1);
+        assert!(table.has_room_for(old) && !table.has_room_for(2));
+        table.insert(old, 0, 'a');
+        assert!(!table.has_room_for(new));
+        assert_eq!(table.take(new), None);
+        assert_eq!(table.take(old), Some(('a', false)));
+        assert_eq!(table.take(old), None);
+        table.insert(new, 1, 'b');
+        assert!(!table.mark_cancelled(old));
+        assert!(table.mark_cancelled(new) && !table.mark_cancelled(new));
+        assert_eq!(table.get(old), None);
+        assert_eq!(table.take(u64::MAX), None);
+        assert_eq!((table.held(), table.keys().collect::<Vec<_>>()), (1, vec![new]));
+        assert_eq!(table.take(new), Some(('b', true)));
+        assert_eq!(table.held(), 0);
+    }
+
+    #[test]
+    fn the_last_entries_pushed_are_told_apart_across_the_wrap() {
+        let mut table = InFlight::new(4);
+        for (row, position) in [(0, u32::MAX - 1), (1, u32::MAX), (2, 0), (3, 1)] {
+            table.insert(row, position, ());
+        }
+        let pushed = 2;
+        assert_eq!(table.keys_of_last(0, pushed), []);
+        assert_eq!(table.keys_of_last(1, pushed), [3]);
+        assert_eq!(table.keys_of_last(3, pushed), [1, 2, 3]);
+    }
+}
