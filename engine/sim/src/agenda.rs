@@ -23,21 +23,17 @@ pub(crate) enum Event {
     Teardown,
 }
 
-/// Which planned event; a request remembers the one that counts, so that those planned before it was
-/// cancelled mean nothing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Ticket(u64);
-
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     at: Nanos,
-    ticket: Ticket,
+    /// How many were planned before it.
+    number: u64,
     event: Event,
 }
 
 impl Entry {
-    fn key(&self) -> (Nanos, Ticket) {
-        (self.at, self.ticket)
+    fn key(&self) -> (Nanos, u64) {
+        (self.at, self.number)
     }
 }
 
@@ -65,23 +61,21 @@ impl Ord for Entry {
 #[derive(Debug)]
 pub(crate) struct Agenda {
     entries: BinaryHeap<Reverse<Entry>>,
-    tickets: u64,
+    planned: u64,
     stalled_until: Nanos,
 }
 
 impl Agenda {
     /// An empty one that takes `events` events without allocating.
     pub(crate) fn new(events: usize) -> Self {
-        Agenda { entries: BinaryHeap::with_capacity(events), tickets: 0, stalled_until: Nanos(0) }
+        Agenda { entries: BinaryHeap::with_capacity(events), planned: 0, stalled_until: Nanos(0) }
     }
 
     /// Plans `event` for `at`, or for the end of a stall if that is later.
-    pub(crate) fn plan(&mut self, at: Nanos, event: Event) -> Ticket {
-        self.tickets += 1;
-        let ticket = Ticket(self.tickets);
+    pub(crate) fn plan(&mut self, at: Nanos, event: Event) {
+        self.planned += 1;
         let at = at.max(self.stalled_until);
-        self.entries.push(Reverse(Entry { at, ticket, event }));
-        ticket
+        self.entries.push(Reverse(Entry { at, number: self.planned, event }));
     }
 
     /// When the next event is due.
@@ -90,8 +84,8 @@ impl Agenda {
     }
 
     /// Takes out the next event.
-    pub(crate) fn pop(&mut self) -> Option<(Nanos, Ticket, Event)> {
-        self.entries.pop().map(|Reverse(entry)| (entry.at, entry.ticket, entry.event))
+    pub(crate) fn pop(&mut self) -> Option<(Nanos, Event)> {
+        self.entries.pop().map(|Reverse(entry)| (entry.at, entry.event))
     }
 
     /// Puts everything that is planned off, since nothing happens from `now` on for `stall_ns`; what
@@ -105,5 +99,34 @@ impl Agenda {
             entry.at = entry.at.after(shift_ns);
         }
         self.entries = BinaryHeap::from(entries);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_come_in_order_of_time_and_those_of_one_time_as_planned() {
+        let mut agenda = Agenda::new(8);
+        for (slot, at) in [(0, 30), (1, 10), (2, 20), (3, 10), (4, 10)] {
+            agenda.plan(Nanos(at), Event::Lands(WrId { slot, generation: 1 }));
+        }
+        let order = std::iter::from_fn(|| agenda.pop()).map(|(at, event)| match event {
+            Event::Lands(wr) => (at.0, wr.slot),
+            other => panic!("{other:?} was not planned"),
+        });
+        assert_eq!(Vec::from_iter(order), [(10, 1), (10, 3), (10, 4), (20, 2), (30, 0)]);
+    }
+
+    #[test]
+    fn stalls_that_overlap_put_off_once_what_both_cover() {
+        let mut agenda = Agenda::new(8);
+        agenda.plan(Nanos(100), Event::Teardown);
+        agenda.stall(Nanos(50), 1_000);
+        agenda.stall(Nanos(250), 1_000);
+        assert_eq!(agenda.next(), Some(Nanos(1_300)));
+        agenda.plan(Nanos(300), Event::Teardown);
+        assert_eq!(agenda.next(), Some(Nanos(1_250)));
     }
 }

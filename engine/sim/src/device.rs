@@ -18,7 +18,7 @@ use fastrand::Rng;
 use railring_transport::{Nanos, Outcome, PartTable, WrId};
 use sq_cq::Status;
 
-use crate::agenda::{Agenda, Event, Ticket};
+use crate::agenda::{Agenda, Event};
 use crate::config::{Cancelling, Quiescing};
 use crate::control::RailShared;
 use crate::dice::{Dice, Opportunity};
@@ -159,7 +159,7 @@ impl Device {
             counters.fire(FaultKind::Hang);
             flight.stage = Stage::Hung;
             if let Some(after_ns) = returns_after_ns {
-                flight.ticket = self.agenda.plan(self.now.after(after_ns), Event::Returns(wr));
+                self.agenda.plan(self.now.after(after_ns), Event::Returns(wr));
             }
         } else if fate.lost {
             counters.fire(FaultKind::Lost);
@@ -169,7 +169,7 @@ impl Device {
             flight.stage = Stage::Travelling;
             let at = self.now.after(fate.latency_ns);
             let outcome = Outcome::Failed { status, vendor };
-            flight.ticket = self.agenda.plan(at, Event::Ends(wr, outcome));
+            self.agenda.plan(at, Event::Ends(wr, outcome));
         } else {
             flight.stage = Stage::Piped;
             self.pipe.push(self.now, wr, part.len() as u64);
@@ -297,7 +297,6 @@ impl Device {
 
     /// The requests that a lost connection gives back, in the order in which they were posted.
     fn lose_connection(&mut self) -> Vec<WrId> {
-        self.release_held();
         self.pipe.clear(self.now);
         let mut victims = Vec::new();
         for wr in self.live.iter().flatten() {
@@ -325,27 +324,26 @@ impl Device {
         }
         flight.stage = Stage::Travelling;
         let event = if fate.tail_gap_ns.is_some() { Event::TailLands } else { Event::Lands };
-        flight.ticket = self.agenda.plan(lands, event(wr));
+        self.agenda.plan(lands, event(wr));
     }
 
     fn run_agenda(&mut self) {
-        let Some((at, ticket, event)) = self.agenda.pop() else { return };
+        let Some((at, event)) = self.agenda.pop() else { return };
         match event {
-            Event::TailLands(wr) if self.counts(wr, ticket) => self.land_tail(wr, at),
-            Event::Lands(wr) if self.counts(wr, ticket) => self.land(wr),
-            Event::Returns(wr) if self.counts(wr, ticket) => self.let_go(wr),
-            Event::Ends(wr, outcome) if self.counts(wr, ticket) => self.end(wr, outcome),
+            Event::TailLands(wr) if self.is_flying(wr) => self.land_tail(wr, at),
+            // A request that is being given up completes as whichever comes first.
+            Event::Lands(wr) if self.is_flying(wr) => self.land(wr),
+            Event::Ends(wr, outcome) if self.is_flying(wr) => self.end(wr, outcome),
+            Event::Returns(wr) if self.is_flying(wr) => self.let_go(wr),
             Event::Ghost(wr) => self.haunt(FaultKind::DuplicateCompletion, wr),
             Event::Teardown => self.tear_down(),
-            // Of a request that was given up or given back since.
-            Event::TailLands(_) | Event::Lands(_) | Event::Returns(_) | Event::Ends(..) => {}
+            // Of a request that came back since.
+            Event::TailLands(_) | Event::Lands(_) | Event::Ends(..) | Event::Returns(_) => {}
         }
     }
 
-    fn counts(&mut self, wr: WrId, ticket: Ticket) -> bool {
-        self.parts
-            .get_mut(wr)
-            .is_some_and(|(_, flight)| flight.ticket == ticket && flight.stage != Stage::Completed)
+    fn is_flying(&mut self, wr: WrId) -> bool {
+        self.parts.get_mut(wr).is_some_and(|(_, flight)| flight.stage != Stage::Completed)
     }
 
     fn land_tail(&mut self, wr: WrId, at: Nanos) {
@@ -353,7 +351,7 @@ impl Device {
         self.shared.counters.fire(FaultKind::TailFirst);
         flight.land_half(part, Half::Second);
         let lands = at.after(flight.fate.tail_gap_ns.unwrap_or(0));
-        flight.ticket = self.agenda.plan(lands, Event::Lands(wr));
+        self.agenda.plan(lands, Event::Lands(wr));
     }
 
     fn land(&mut self, wr: WrId) {
@@ -465,7 +463,7 @@ impl Device {
                 self.pipe.remove(self.now, wr);
                 flight.stage = Stage::Ending;
                 let at = self.now.after(after_ns);
-                flight.ticket = self.agenda.plan(at, Event::Ends(wr, CANCELLED));
+                self.agenda.plan(at, Event::Ends(wr, CANCELLED));
             }
         }
     }

@@ -8,7 +8,6 @@ use railring_dma::Part;
 use railring_transport::{Outcome, WorkRequest};
 use sq_cq::Status;
 
-use crate::agenda::Ticket;
 use crate::fault::{Fault, FaultKind};
 use crate::stats::SimCounters;
 use crate::store::{Source, SourceContent};
@@ -133,8 +132,6 @@ pub(crate) struct Flight {
     pub(crate) bytes_min: u64,
     pub(crate) stage: Stage,
     pub(crate) fate: Fate,
-    /// Its planned event that counts.
-    pub(crate) ticket: Ticket,
     /// Position among all that were posted.
     pub(crate) posted: u64,
     /// Whether its part was asked back.
@@ -150,7 +147,6 @@ impl Flight {
             bytes_min: request.bytes_min,
             stage: Stage::Queued,
             fate: Fate::default(),
-            ticket: Ticket::default(),
             posted: 0,
             unwanted: false,
         }

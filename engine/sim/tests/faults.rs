@@ -275,6 +275,23 @@ fn a_cancelled_request_comes_back_sooner_unless_the_device_does_not_care() {
 }
 
 #[test]
+fn a_request_that_is_given_up_completes_as_whichever_comes_first() {
+    let wr = railring_transport::WrId { slot: 0, generation: 1 };
+    for (cancel_ns, comes_first) in [(10, false), (LATENCY_NS, true)] {
+        let cancel = Cancelling::Honoured { after_ns: cancel_ns };
+        let mut rig =
+            Rig::new(11, 16 * BYTES, SimRailConfig { cancel, ..config(FaultPlan::none()) });
+        rig.post(1, BYTES);
+        rig.link.cancel(wr, Nanos(PIPE_NS + 1));
+        let ended = rig.run();
+        assert_eq!(ended.len(), 1);
+        assert_eq!(ended[0].done().is_some(), comes_first);
+        let at = if comes_first { due(0) } else { Nanos(PIPE_NS + 1 + cancel_ns) };
+        assert_eq!(ended[0].at, at);
+    }
+}
+
+#[test]
 fn what_was_queued_but_not_posted_comes_back_at_once() {
     for cancel in [Cancelling::Honoured { after_ns: 10 }, Cancelling::Ignored] {
         let mut rig =

@@ -152,7 +152,8 @@ fn queueing_can_fail_in_any_form_and_find_no_room() {
     let (request, said) = refused(rig.link.queue(request));
     assert_eq!(said, None);
     let again = rig.link.next_event().expect("a hint when to try again");
-    rig.run_until(again);
+    rig.now = again;
+    assert!(rig.reap().is_empty());
     assert_eq!(rig.link.next_event(), None, "the hint passes");
     rig.link.queue(request).expect("it struck once");
     assert_eq!(rig.control.stats().fired.of(FaultKind::SpuriousFull), 1);
@@ -177,6 +178,14 @@ fn a_teardown_fails_the_guilty_flushes_the_innocent_and_then_reconnects() {
     rig.link.commit(rig.now);
     let ended = rig.run();
     assert_eq!(ended[0].at, Nanos(2_000 + 50_000 + PIPE_NS + LATENCY_NS));
+
+    // And again: the connection is a new one.
+    rig.post(1, BYTES);
+    rig.link.quiesce(wr(0), rig.now);
+    let asked = rig.now;
+    let ended = rig.run();
+    assert!(ended[0].done().is_some() && ended[0].at < asked.after(2_000));
+    assert_eq!(rig.control.stats().teardowns, 2);
 }
 
 #[test]
@@ -194,6 +203,20 @@ fn a_liar_gives_the_part_back_and_writes_it_later() {
     assert!(rig.is_exact(&ended[0].part), "the write came late");
     let stats = rig.control.stats();
     assert_eq!((stats.lies, stats.late_writes), (1, 1));
+}
+
+#[test]
+fn each_late_write_lands_at_its_own_time() {
+    let quiesce = Quiescing::Lie { writes_after_ns: 1_000_000 };
+    let mut rig = Rig::new(11, 2 * BYTES, SimRailConfig { quiesce, ..config(FaultPlan::none()) });
+    rig.post(2, BYTES);
+    rig.link.quiesce(wr(0), Nanos(10));
+    rig.link.quiesce(wr(1), Nanos(500));
+    let ended = rig.run_until(Nanos(1_000_499));
+    let exact: Vec<bool> = ended.iter().map(|end| rig.is_exact(&end.part)).collect();
+    assert_eq!(exact, [true, false]);
+    rig.run();
+    assert!(rig.is_exact(&ended[1].part));
 }
 
 #[test]
