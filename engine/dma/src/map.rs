@@ -140,7 +140,7 @@ fn map_base(
     huge_refused: Option<i32>,
     transparent: bool,
 ) -> Result<Mapping, RegionError> {
-    let page_bytes = rustix::param::page_size();
+    let page_bytes = base_page_bytes();
     let bytes = round_up(config.bytes, page_bytes)?;
     let mapped = MmapOptions::new().len(bytes).map_anon();
     let memory = MmapRaw::from(mapped.map_err(|source| RegionError::Map { bytes, source })?);
@@ -189,12 +189,20 @@ fn populate(memory: &MmapRaw) -> io::Result<()> {
 
 /// Writes one byte of each page; for kernels before 5.14.
 fn touch(memory: &MmapRaw) {
-    for offset in (0..memory.len()).step_by(rustix::param::page_size()) {
+    for offset in (0..memory.len()).step_by(base_page_bytes()) {
         // SAFETY: `offset` is below the mapping's length.
         let byte = unsafe { memory.as_mut_ptr().add(offset) };
         // SAFETY: the mapping is writable and nobody else knows it yet; fresh pages are zero, so this changes nothing.
         unsafe { byte.write_volatile(0) };
     }
+}
+
+/// The size of a base page in bytes. Not by `rustix::param`, which reads the auxiliary vector in a way that valgrind, and so
+/// the instruction-count gates, cannot follow.
+fn base_page_bytes() -> usize {
+    // SAFETY: takes a number and gives one.
+    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(bytes).ok().filter(|bytes| bytes.is_power_of_two()).unwrap_or(4096)
 }
 
 /// The default huge page size in bytes, 2 MiB if the kernel does not say.
