@@ -340,6 +340,8 @@ impl RailControl for FileControl {
 
 impl FileControl {
     fn close(&self, file: OpenFile) {
+        // Explicitly, because the ring lets go of a registered file later than it is told to.
+        let _ = rustix::fs::flock(&file.descriptor, FlockOperation::Unlock);
         if let (Some(tables), Some(slot)) = (&self.tables, file.registered) {
             tables.unregister_file(slot);
         }

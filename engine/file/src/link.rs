@@ -119,12 +119,20 @@ fn start(
         .as_ref()
         .map_or("asked for".to_owned(), |error| format!("io_uring: {}", error.cause()));
     let backend = format!("pread workers ({why}), {how}");
-    let notes = refusal.iter().map(|error| format!("reads are made by blocking workers: {error}"));
-    let notes = notes.collect();
+    let notes = refusal.iter().map(note_of_refusal).collect();
     let injector = options.injector.clone();
     let link = WorkerLink::new(Arc::clone(shared), limits, backend, injector)
         .map_err(|source| FileRailError::Workers { source })?;
     Ok((Engine::Workers(link), None, notes))
+}
+
+fn note_of_refusal(error: &RingError) -> String {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
+    let limit = match limit {
+        Some(bytes) if error.cause() == "ENOMEM" => format!(" (RLIMIT_MEMLOCK is {bytes} B)"),
+        _ => String::new(),
+    };
+    format!("reads are made by blocking workers: {error}{limit}")
 }
 
 fn start_ring(
