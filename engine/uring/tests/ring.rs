@@ -494,3 +494,57 @@ fn positions_beyond_the_first_wrap_of_the_queue_are_told_apart() {
     assert_eq!((finished.key, finished.result), (500 << 32 | 1, -1));
     assert_eq!(ring.in_flight(), 0);
 }
+
+extern "C" fn on_signal(_signal: libc::c_int) {
+    SIGNALS.fetch_add(1, Ordering::Relaxed);
+}
+
+static SIGNALS: AtomicU32 = AtomicU32::new(0);
+
+/// Installs a handler without SA_RESTART, which no safe library offers.
+fn handle_usr1_without_restart() {
+    let mut action = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: a zeroed sigaction is a valid one: no flags, an empty mask, the default handler.
+    let action = unsafe { action.assume_init_mut() };
+    action.sa_sigaction = on_signal as *const () as usize;
+    // SAFETY: the handler only adds to an atomic, which is safe in a signal handler.
+    let result = unsafe { libc::sigaction(libc::SIGUSR1, action, std::ptr::null_mut()) };
+    assert_eq!(result, 0);
+}
+
+#[test]
+fn a_storm_of_signals_that_interrupt_system_calls_loses_nothing() {
+    handle_usr1_without_restart();
+    let Some(mut ring) = ring_or_skip("storm", &options(2)) else { return };
+    let (file, content) = random_file(1 << 16, &mut fastrand::Rng::with_seed(6));
+    // SAFETY: it only gives the calling thread's name for pthread_kill.
+    let poller = unsafe { libc::pthread_self() };
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                // SAFETY: the poller outlives this scope's threads.
+                unsafe { libc::pthread_kill(poller, libc::SIGUSR1) };
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let before = SIGNALS.load(Ordering::Relaxed);
+        let mut generation = 0;
+        // A thousand reads, and until there was a storm.
+        while generation < 500 || SIGNALS.load(Ordering::Relaxed) < before + 20 {
+            for row in 0..2 {
+                let offset = (generation * 2 + row) * 97 % 60_000;
+                let wanted = read(file.as_file(), offset, 4096);
+                ring.push_read(generation << 32 | row, wanted, vec![0; 4096], offset)
+                    .expect("free");
+            }
+            for _ in 0..2 {
+                let finished = wait(&mut ring);
+                assert_eq!(finished.buffer, content[finished.extra as usize..][..4096]);
+            }
+            generation += 1;
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert_eq!((ring.in_flight(), ring.stats().stale), (0, 0));
+}
