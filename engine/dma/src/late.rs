@@ -29,15 +29,17 @@ impl LateWriter {
         inside.then_some(LateWriter { region, offset, bytes: part.len() })
     }
 
-    /// Writes `data` at `offset` of what was the part, as far as it reaches; gives the bytes written.
+    /// Writes `data` at `offset` of what was the part, as far as it reaches; gives the bytes
+    /// written.
     pub fn write(&self, offset: usize, data: &[u8]) -> usize {
         let room_bytes = self.bytes.saturating_sub(offset);
         let count = data.len().min(room_bytes);
         for (index, byte) in data.iter().take(count).enumerate() {
-            // SAFETY: `offset + index` is below the part's length, which lies in the region (`capture`).
+            // SAFETY: `offset + index` is below the part's length, which lies in the region
+            // (`capture`).
             let target = unsafe { self.region.base().add(self.offset + offset + index) };
-            // SAFETY: the region is mapped and writable while `self.region` lives. That the bytes may be another's is the
-            // fault this type exists to commit.
+            // SAFETY: the region is mapped and writable while `self.region` lives. That the bytes
+            // may be another's is the fault this type exists to commit.
             unsafe { target.write_volatile(*byte) };
         }
         count

@@ -1,4 +1,6 @@
 //! Leases: exclusive ownership of a range of a region's bytes.
+//!
+//! Unsafe here rests on the crate's invariant: a lease is the one owner of its bytes.
 
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
@@ -10,8 +12,9 @@ use crate::region::Region;
 use crate::registry::{RegionId, RegistryInner};
 use crate::serial::Serial;
 
-/// Exclusive ownership of a range of bytes: only who has the lease reads or writes them. Dropping it
-/// gives the bytes back to the pool, whose slot is free once all that was split from it is back.
+/// Exclusive ownership of a range of bytes: only who has the lease reads or writes them. Dropping
+/// it gives the bytes back to the pool, whose slot is free once all that was split from it is
+/// back.
 #[must_use = "dropping a lease gives its bytes back"]
 pub struct Lease {
     holding: Holding,
@@ -95,7 +98,8 @@ impl Lease {
     /// The bytes.
     #[inline]
     pub fn as_slice(&self) -> &[u8] {
-        // SAFETY: the lease owns the bytes (crate invariant), which are mapped and initialised as long as its pool lives.
+        // SAFETY: the lease owns the bytes (crate invariant), which are mapped and initialised as
+        // long as its pool lives.
         unsafe { std::slice::from_raw_parts(self.holding.base.as_ptr(), self.holding.bytes) }
     }
 
@@ -158,8 +162,8 @@ impl Lease {
         Ok(Lease::new(one))
     }
 
-    /// Parts with the bytes: the part is the right to read and write them, the loan is the way to get
-    /// them back. No allocation and no atomic operation.
+    /// Parts with the bytes: the part is the right to read and write them, the loan is the way to
+    /// get them back. No allocation and no atomic operation.
     #[inline]
     pub fn lend(self) -> (Loan, Part) {
         let mut holding = self.into_holding();
@@ -181,7 +185,8 @@ impl Holding {
         self.base.as_ptr() as usize - self.pool.region().base().as_ptr() as usize
     }
 
-    /// Gives the bytes back to the pool. Once, by whoever the holding belongs to, who does not use it again.
+    /// Gives the bytes back to the pool. Once, by whoever the holding belongs to, who does not
+    /// use it again.
     #[inline]
     pub(crate) fn release(&self) {
         self.pool.release(self.slot, self.serial);

@@ -1,10 +1,10 @@
 //! Memory on its way to a device, *owned*, so that two writers of the same bytes do not compile.
 //!
-//! A [`Region`] is memory that rails register. A [`Pool`] cuts it into slots and hands each out as a
-//! [`Lease`]: exclusive ownership of a range of bytes. [`Lease::lend`] turns a lease into a
+//! A [`Region`] is memory that rails register. A [`Pool`] cuts it into slots and hands each out
+//! as a [`Lease`]: exclusive ownership of a range of bytes. [`Lease::lend`] turns a lease into a
 //! [`Loan`], which stays with whoever wants the lease back, and a [`Part`], which travels to a
-//! transport, may be split on the way, and is the right to read and write its bytes. Parts come back
-//! by [`Loan::repay`]; when all have, [`Loan::settle`] gives the lease.
+//! transport, may be split on the way, and is the right to read and write its bytes. Parts come
+//! back by [`Loan::repay`]; when all have, [`Loan::settle`] gives the lease.
 //!
 //! ```
 //! use railring_dma::{Pool, PoolOptions, RegionConfig, Regions};

@@ -1,4 +1,6 @@
 //! Loans: the lender's side of a lent lease, to which its parts come back.
+//!
+//! Unsafe here rests on the crate's invariant: bytes that came back are the loan's until it settles.
 
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
@@ -10,8 +12,8 @@ use crate::registry::RegionId;
 use crate::serial::Serial;
 
 /// What the lender of a lease keeps while the parts are away. It collects them, shows the bytes
-/// that are back, and becomes the lease again when all are. `Send + Sync`; nothing allocates, and only
-/// dropping is more than plain arithmetic.
+/// that are back, and becomes the lease again when all are. `Send + Sync`; nothing allocates, and
+/// only dropping is more than plain arithmetic.
 ///
 /// Dropped with bytes still out, a loan leaks: the memory stays mapped for ever, counted in
 /// [`crate::RegionsStats::leaked_bytes`]. [`Loan::impound`] keeps the way open for late parts.
@@ -21,8 +23,8 @@ pub struct Loan {
     returned_bytes: usize,
 }
 
-/// Proof that some bytes of one lending came back. It opens [`Loan::bytes`] of that loan only, never those
-/// of a later loan of the same memory.
+/// Proof that some bytes of one lending came back. It opens [`Loan::bytes`] of that loan only,
+/// never those of a later loan of the same memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Receipt {
     start_address: usize,
@@ -30,8 +32,9 @@ pub struct Receipt {
     serial: Serial,
 }
 
-/// A loan put aside because its parts may come back very late, or never. Held by the engine, counted
-/// in [`crate::RegionsStats::impounded_bytes`]. Dropping it leaks as dropping a loan does.
+/// A loan put aside because its parts may come back very late, or never. Held by the engine,
+/// counted in [`crate::RegionsStats::impounded_bytes`]. Dropping it leaks as dropping a loan
+/// does.
 #[must_use = "dropping impounded memory leaks it"]
 #[derive(Debug)]
 pub struct Impounded {
@@ -85,8 +88,8 @@ impl Loan {
         let offset = receipt.start_address - self.holding.base.as_ptr() as usize;
         // SAFETY: the check above keeps the offset within the loan's range.
         let start = unsafe { self.holding.base.add(offset) };
-        // SAFETY: the serial says that the receipt is of this lending (see `Serial`), so these bytes came back and are the
-        // loan's, which lends them out no more.
+        // SAFETY: the serial says that the receipt is of this lending (see `Serial`), so these
+        // bytes came back and are the loan's, which lends them out no more.
         Some(unsafe { std::slice::from_raw_parts(start.as_ptr(), receipt.bytes) })
     }
 
@@ -152,7 +155,8 @@ impl Drop for Loan {
             self.holding.release();
             return;
         }
-        // A transfer may still write the bytes. Not given back, the slot stays taken, and so its pool and region stay, for ever.
+        // A transfer may still write the bytes. Not given back, the slot stays taken, and so its
+        // pool and region stay, for ever.
         let registry = self.holding.pool.region().registry();
         registry.leaked_bytes.fetch_add(self.len() as u64, Ordering::Relaxed);
     }
@@ -174,6 +178,12 @@ impl Receipt {
     #[inline]
     pub fn len(&self) -> usize {
         self.bytes
+    }
+
+    /// Address of the first byte that came back, to find it in the lease once the loan is settled.
+    #[inline]
+    pub fn address(&self) -> usize {
+        self.start_address
     }
 
     /// Whether nothing came back: the part was empty.

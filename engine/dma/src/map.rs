@@ -12,7 +12,8 @@ use crate::region::{RegionConfig, RegionError};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum HugePages {
-    /// Reserved huge pages if there are any, else transparent ones, else base pages; a region below one huge page gets base pages.
+    /// Reserved huge pages if there are any, else transparent ones, else base pages; a region
+    /// below one huge page gets base pages.
     Try,
     /// Reserved huge pages (hugetlb), else an error.
     Require,
@@ -37,8 +38,8 @@ pub enum Populate {
 pub enum PageKind {
     /// Reserved huge pages (hugetlb).
     Huge,
-    /// Base pages which the kernel was asked, and is set up, to join into huge ones. Whether it does
-    /// depends on free memory; `AnonHugePages` in `/proc/self/smaps` tells.
+    /// Base pages which the kernel was asked, and is set up, to join into huge ones. Whether it
+    /// does depends on free memory; `AnonHugePages` in `/proc/self/smaps` tells.
     TransparentHuge,
     /// Base pages.
     Base,
@@ -117,8 +118,9 @@ pub(crate) fn map(config: &RegionConfig) -> Result<Mapping, RegionError> {
 fn map_huge(bytes: usize, config: &RegionConfig) -> io::Result<Mapping> {
     let memory = MmapRaw::from(MmapOptions::new().len(bytes).huge(None).map_anon()?);
     let placement = placement::place(&memory, config.node);
-    // Where a cgroup limits huge pages, the mapping succeeds and touching a page raises SIGBUS; asking for the
-    // pages gives an error instead. Kernels before 5.14 do not know the question (EINVAL).
+    // Where a cgroup limits huge pages, the mapping succeeds and touching a page raises SIGBUS;
+    // asking for the pages gives an error instead. Kernels before 5.14 do not know the question
+    // (EINVAL).
     match memory.advise(Advice::PopulateWrite) {
         Err(refused) if refused.raw_os_error() != Some(libc::EINVAL) => Err(refused),
         _ => {
@@ -192,13 +194,14 @@ fn touch(memory: &MmapRaw) {
     for offset in (0..memory.len()).step_by(base_page_bytes()) {
         // SAFETY: `offset` is below the mapping's length.
         let byte = unsafe { memory.as_mut_ptr().add(offset) };
-        // SAFETY: the mapping is writable and nobody else knows it yet; fresh pages are zero, so this changes nothing.
+        // SAFETY: the mapping is writable and nobody else knows it yet; fresh pages are zero, so
+        // this changes nothing.
         unsafe { byte.write_volatile(0) };
     }
 }
 
-/// The size of a base page in bytes. Not by `rustix::param`, which reads the auxiliary vector in a way that valgrind, and so
-/// the instruction-count gates, cannot follow.
+/// The size of a base page in bytes. Not by `rustix::param`, which reads the auxiliary vector in
+/// a way that valgrind, and so the instruction-count gates, cannot follow.
 fn base_page_bytes() -> usize {
     // SAFETY: takes a number and gives one.
     let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };

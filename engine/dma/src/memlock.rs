@@ -11,8 +11,8 @@ use rustix::thread::{CapabilitySet, capabilities};
 pub struct MemlockLimit {
     /// The soft RLIMIT_MEMLOCK in bytes; nothing if it is infinite.
     pub limit_bytes: Option<u64>,
-    /// Whether CAP_IPC_LOCK is held where the kernel looks for it, in the initial user namespace: it
-    /// then does not count what the process locks.
+    /// Whether CAP_IPC_LOCK is held where the kernel looks for it, in the initial user namespace:
+    /// it then does not count what the process locks.
     pub ipc_lock: bool,
 }
 

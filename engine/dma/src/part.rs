@@ -1,18 +1,22 @@
 //! Parts: disjoint pieces of a lent lease, each owned by whoever may write its bytes.
+//!
+//! Unsafe here rests on the crate's invariant: a part is the one owner of its bytes, and they stay
+//! mapped while its loan has not got it back.
 
 use std::ptr::NonNull;
 
 use crate::registry::RegionId;
 use crate::serial::Serial;
 
-/// The right to read and write a range of a lent lease: a plain value of 32 bytes that a caller gives to
-/// a transport and the transport gives back when nothing can write the bytes any more.
+/// The right to read and write a range of a lent lease: a plain value of 32 bytes that a caller
+/// gives to a transport and the transport gives back when nothing can write the bytes any more.
 ///
 /// A part does nothing when it is dropped: its bytes never come back, so its loan never settles and
 /// the memory stays mapped for ever. That is a leak on purpose. A transport that is dropped with
 /// transfers in flight cannot know that they are over, and so must leak their parts.
 ///
-/// A part may be used from any thread. A zero-length part is valid, owns nothing, and is owed to nobody.
+/// A part may be used from any thread. A zero-length part is valid, owns nothing, and is owed to
+/// nobody.
 #[must_use = "the bytes of a dropped part never come back; repay it"]
 pub struct Part {
     base: NonNull<u8>,
@@ -61,8 +65,9 @@ impl Part {
     /// The bytes.
     #[inline]
     pub fn as_slice(&self) -> &[u8] {
-        // SAFETY: the part owns the bytes (crate invariant), and they stay mapped because its loan does not settle
-        // without it; of a zero-length part only the address is used, which is not null.
+        // SAFETY: the part owns the bytes (crate invariant), and they stay mapped because its
+        // loan does not settle without it; of a zero-length part only the address is used, which
+        // is not null.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.bytes) }
     }
 

@@ -15,8 +15,9 @@ pub enum Placement {
     FirstTouch,
     /// The kernel will take pages from this node, and from others only when it has none left.
     Node(u32),
-    /// A node was named but the kernel refused: EPERM in many containers, ENOSYS without NUMA, EINVAL for a
-    /// node that is absent or not allowed. Pages are placed as by `FirstTouch`; touch them from a thread on the node.
+    /// A node was named but the kernel refused: EPERM in many containers, ENOSYS without NUMA,
+    /// EINVAL for a node that is absent or not allowed. Pages are placed as by `FirstTouch`;
+    /// touch them from a thread on the node.
     Refused {
         /// The node named.
         node: u32,
@@ -38,13 +39,15 @@ pub(crate) fn place(memory: &MmapRaw, node: Option<u32>) -> Placement {
     // The kernel reads one bit less than it is told (mm/mempolicy.c, get_nodes).
     let mask_bits = MASK_WORDS * usize::BITS as usize + 1;
     let no_flags = 0_usize;
-    // SAFETY: mbind reads `mask`, which is as long as said, and changes only the policy of pages that `memory` owns.
+    // SAFETY: mbind reads `mask`, which is as long as said, and changes only the policy of pages
+    // that `memory` owns.
     let refused = unsafe {
         libc::syscall(
             libc::SYS_mbind,
             memory.as_mut_ptr(),
             memory.len(),
-            // Not MPOL_BIND: a full node would then kill the process instead of being a little slow.
+            // Not MPOL_BIND: a full node would then kill the process instead of being a little
+            // slow.
             libc::MPOL_PREFERRED as usize,
             mask.as_ptr(),
             mask_bits,

@@ -1,4 +1,7 @@
 //! Pools: a region cut into equal slots, taken and put back without locks.
+//!
+//! A clear free bit means that the bytes of its slot belong to leases and loans made from it (the
+//! crate's invariant); whoever set it last is done with them.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -11,7 +14,8 @@ use crate::serial::Serial;
 
 /// Slots whose free bits share a word; the bit above them is `CLOSED`.
 const WORD_SLOTS: usize = u64::BITS as usize - 1;
-/// Set in every word once the last handle is gone: nobody takes slots any more, and giving one back is counted.
+/// Set in every word once the last handle is gone: nobody takes slots any more, and giving one
+/// back is counted.
 const CLOSED: u64 = 1 << WORD_SLOTS;
 /// More than there can be slots: what `PoolInner::outstanding` begins with.
 const OPEN: u64 = 1 << 32;
@@ -87,8 +91,9 @@ struct Handle {
     pool: PoolRef,
 }
 
-/// The address of a pool. A lease or loan has one without a count of its own: the pool lives until it is closed *and* all
-/// slots are back, so for as long as a handle, or anything that holds bytes of a slot, exists.
+/// The address of a pool. A lease or loan has one without a count of its own: the pool lives
+/// until it is closed *and* all slots are back, so for as long as a handle, or anything that
+/// holds bytes of a slot, exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PoolRef(NonNull<PoolInner>);
 
@@ -107,30 +112,35 @@ pub(crate) struct PoolInner {
     first: NonNull<u8>,
     stride_bytes: usize,
     slot_bytes: usize,
-    /// Slots that are still taken, once the pool is closed; counted down from `OPEN` before it is known how many those are.
+    /// Slots that are still taken, once the pool is closed; counted down from `OPEN` before it is
+    /// known how many those are.
     outstanding: AtomicU64,
     region: Arc<RegionInner>,
 }
 
 #[derive(Debug)]
 struct Slot {
-    /// The leases, lent ones too, that hold bytes of the slot while it is taken; 1 while it is free.
+    /// The leases, lent ones too, that hold bytes of the slot while it is taken; 1 while it is
+    /// free.
     holders: AtomicU64,
     /// At least every serial that a byte of the slot was lent under, once its holder is gone.
     serial: AtomicU64,
 }
 
-// SAFETY: `first` is only an address within the region that `region` keeps mapped; the bytes behind it are reached
-// through leases, of which the bitmap gives out one at a time for each slot.
+// SAFETY: `first` is only an address within the region that `region` keeps mapped; the bytes
+// behind it are reached through leases, of which the bitmap gives out one at a time for each
+// slot.
 unsafe impl Send for PoolInner {}
 // SAFETY: as above; what changes is atomic.
 unsafe impl Sync for PoolInner {}
 
 impl Pool {
-    /// Cuts `region` into slots of `slot_bytes`, each on a multiple of `options.alignment`; what is left over at the end is unused.
+    /// Cuts `region` into slots of `slot_bytes`, each on a multiple of `options.alignment`; what
+    /// is left over at the end is unused.
     ///
     /// # Errors
-    /// Empty or unaligned slots, a region too small for one or with too many, or one that is in use.
+    /// Empty or unaligned slots, a region too small for one or with too many, or one that is in
+    /// use.
     pub fn new(
         region: &Region,
         slot_bytes: usize,
@@ -166,7 +176,8 @@ impl Pool {
     }
 
     /// A free slot, which is the taker's alone until the lease (and all split from it) is dropped;
-    /// nothing if there is none. One uncontended atomic operation, as is giving it back; no allocation.
+    /// nothing if there is none. One uncontended atomic operation, as is giving it back; no
+    /// allocation.
     #[inline]
     pub fn take(&self) -> Option<Lease> {
         let pool = self.handle.pool;
@@ -207,7 +218,8 @@ impl PoolInner {
             let mut free = words[word].load(Ordering::Relaxed);
             while free != 0 {
                 let bit = free & free.wrapping_neg();
-                // Acquire: pairs with the Release in `PoolRef::free_slot`, so the last holder is done with the bytes.
+                // Acquire: pairs with the Release in `PoolRef::free_slot`, so the last holder is
+                // done with the bytes.
                 let before = words[word].fetch_and(!bit, Ordering::Acquire);
                 if before & bit != 0 {
                     if word != start {
@@ -229,7 +241,8 @@ impl PoolInner {
 
     /// Two leases of the slot became one, that of the caller.
     pub(crate) fn merge_holder(&self, slot: u32) {
-        // Relaxed: the caller stays a holder, and what other holders released goes on through a read-modify-write.
+        // Relaxed: the caller stays a holder, and what other holders released goes on through a
+        // read-modify-write.
         self.slots[slot as usize].holders.fetch_sub(1, Ordering::Relaxed);
     }
 
@@ -244,7 +257,8 @@ impl std::ops::Deref for PoolRef {
 
     #[inline]
     fn deref(&self) -> &PoolInner {
-        // SAFETY: whoever has a `PoolRef` keeps the pool alive (see there) and does not use it after giving that up.
+        // SAFETY: whoever has a `PoolRef` keeps the pool alive (see there) and does not use it
+        // after giving that up.
         unsafe { self.0.as_ref() }
     }
 }
@@ -265,12 +279,13 @@ impl PoolRef {
         Lease::new(Holding { pool: self, base, bytes, slot: slot as u32, serial })
     }
 
-    /// A holder, whose bytes were lent under serials up to `serial`, is done; the last one frees the slot.
+    /// A holder, whose bytes were lent under serials up to `serial`, is done; the last one frees
+    /// the slot.
     #[inline]
     pub(crate) fn release(self, slot_index: u32, serial: Serial) {
         let slot = &self.slots[slot_index as usize];
-        // Acquire: pairs with the Release of the other holders. A sole holder cannot get company, so no
-        // read-modify-write is needed.
+        // Acquire: pairs with the Release of the other holders. A sole holder cannot get company,
+        // so no read-modify-write is needed.
         if slot.holders.load(Ordering::Acquire) == 1 {
             if slot.serial.load(Ordering::Relaxed) < serial.get() {
                 slot.serial.store(serial.get(), Ordering::Relaxed);
@@ -314,7 +329,8 @@ impl PoolRef {
     fn count_down(self, by: u64) {
         // AcqRel: what everyone did with the pool comes before its end.
         if self.outstanding.fetch_sub(by, Ordering::AcqRel) == by {
-            // SAFETY: from a box (`new`); closed, and every slot that was taken then has been counted, so nobody has its address any more.
+            // SAFETY: from a box (`new`); closed, and every slot that was taken then has been
+            // counted, so nobody has its address any more.
             drop(unsafe { Box::from_raw(self.0.as_ptr()) });
         }
     }

@@ -1,4 +1,6 @@
 //! Regions: memory that rails register, allocated here or the caller's own.
+//!
+//! Unsafe here rests on this: a region only knows its address and never reads or writes behind it.
 
 use std::io;
 use std::ptr::NonNull;
@@ -19,7 +21,8 @@ pub struct RegionConfig {
     pub bytes: usize,
     /// Whether to use huge pages.
     pub huge_pages: HugePages,
-    /// The NUMA node to place the memory on; none: on the node of the thread that touches a page first.
+    /// The NUMA node to place the memory on; none: on the node of the thread that touches a page
+    /// first.
     pub node: Option<u32>,
     /// Whether pages are touched now or when they are first used.
     pub populate: Populate,
@@ -46,7 +49,8 @@ pub enum RegionError {
     /// A region of no bytes was asked for.
     #[error("a region of 0 bytes was refused; ask for at least 1")]
     Empty,
-    /// Rounded up to pages, the length does not fit the address space; or a foreign range runs past its end.
+    /// Rounded up to pages, the length does not fit the address space; or a foreign range runs
+    /// past its end.
     #[error("a region of {bytes} bytes does not fit the address space; ask for less")]
     TooLarge {
         /// The length asked for.
@@ -135,8 +139,9 @@ enum Memory {
     Foreign,
 }
 
-// SAFETY: `base` is an address of memory that this value, or the caller of `foreign`, keeps mapped; nothing
-// here reads or writes through it, and the owners that do are bound by the crate's invariant, not by threads.
+// SAFETY: `base` is an address of memory that this value, or the caller of `foreign`, keeps
+// mapped; nothing here reads or writes through it, and the owners that do are bound by the
+// crate's invariant, not by threads.
 unsafe impl Send for RegionInner {}
 // SAFETY: as above; the changing fields are atomics.
 unsafe impl Sync for RegionInner {}
@@ -218,7 +223,8 @@ impl Region {
         self.inner.bytes
     }
 
-    /// Length of the mapping in bytes: whole pages. Registrations that want whole pages use this. Equal to `bytes` for foreign memory.
+    /// Length of the mapping in bytes: whole pages. Registrations that want whole pages use this.
+    /// Equal to `bytes` for foreign memory.
     pub fn mapped_bytes(&self) -> usize {
         match &self.inner.memory {
             Memory::Mapped(memory) => memory.len(),
@@ -253,8 +259,8 @@ impl Region {
     }
 
     /// Ends the region if this is its last handle and no pool, lease, loan or impounded memory of
-    /// it is left: foreign memory is the caller's again, other memory is unmapped. Dropping the last
-    /// handle does the same, but does not say whether it was the last.
+    /// it is left: foreign memory is the caller's again, other memory is unmapped. Dropping the
+    /// last handle does the same, but does not say whether it was the last.
     ///
     /// # Errors
     /// The region is in use; it comes back, to try again later.
@@ -284,9 +290,11 @@ impl RegionInner {
         &self.registry
     }
 
-    /// Makes the caller the one who cuts the region up, unless somebody is. Gives the serials to count on from.
+    /// Makes the caller the one who cuts the region up, unless somebody is. Gives the serials to
+    /// count on from.
     pub(crate) fn claim(&self) -> Option<Serial> {
-        // Acquire: pairs with the Release in `unclaim`, so the last pool's owners are done with the bytes.
+        // Acquire: pairs with the Release in `unclaim`, so the last pool's owners are done with
+        // the bytes.
         self.claimed
             .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
             .ok()
@@ -312,6 +320,7 @@ impl Drop for RegionInner {
                 self.registry.foreign_bytes.fetch_sub(self.bytes as u64, Ordering::Relaxed);
             }
         }
-        // The mapping, if there is one, goes with the field, after the registry has forgotten its address.
+        // The mapping, if there is one, goes with the field, after the registry has forgotten its
+        // address.
     }
 }

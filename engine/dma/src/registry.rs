@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use crate::pool;
 use crate::region::{Region, RegionConfig, RegionError, RegionInner};
 
-/// Names one region of one [`Regions`] for as long as it exists; never an address, so memory that is
-/// mapped again at an old address is a new region. A slot is used again under another generation.
+/// Names one region of one [`Regions`] for as long as it exists; never an address, so memory that
+/// is mapped again at an old address is a new region. A slot is used again under another
+/// generation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RegionId {
     /// Index into the registry, below its `regions_max`; an index for per-region tables.
@@ -100,11 +101,12 @@ impl Regions {
         }
     }
 
-    /// Maps zeroed, page-aligned memory. Its pages are shown by [`Region::pages`], its node by [`Region::placement`].
+    /// Maps zeroed, page-aligned memory. Its pages are shown by [`Region::pages`], its node by
+    /// [`Region::placement`].
     ///
     /// # Errors
-    /// No bytes, more than the address space, no free registry slot, huge pages required and not to be
-    /// had, or a mapping that the kernel refused. Nothing stays behind.
+    /// No bytes, more than the address space, no free registry slot, huge pages required and not
+    /// to be had, or a mapping that the kernel refused. Nothing stays behind.
     pub fn allocate(&self, config: RegionConfig) -> Result<Region, RegionError> {
         Region::allocate(&self.inner, config)
     }
@@ -112,13 +114,15 @@ impl Regions {
     /// Registers memory of the caller's. An address range can be in one region at a time.
     ///
     /// # Errors
-    /// No bytes, a range past the end of the address space, one that overlaps a region of this registry, or no free slot.
+    /// No bytes, a range past the end of the address space, one that overlaps a region of this
+    /// registry, or no free slot.
     ///
     /// # Safety
-    /// `ptr` must be valid for reads and writes of `bytes` initialised bytes, in one allocation, and stay
-    /// so, with nothing else reading, writing or unmapping them, until [`Region::unregister`] of this
-    /// region has returned `Ok`. Dropping every handle instead is no such statement: a leaked
-    /// loan keeps the region, and then the memory must stay mapped for ever.
+    /// `ptr` must be valid for reads and writes of `bytes` initialised bytes, in one allocation,
+    /// and stay so, with nothing else reading, writing or unmapping them, until
+    /// [`Region::unregister`] of this region has returned `Ok`. Dropping every handle instead is
+    /// no such statement: a leaked loan keeps the region, and then the memory must stay mapped
+    /// for ever.
     pub unsafe fn foreign(&self, ptr: NonNull<u8>, bytes: usize) -> Result<Region, RegionError> {
         // SAFETY: the caller's promise is passed on unchanged.
         unsafe { Region::foreign(&self.inner, ptr, bytes) }

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const COUNT_BITS: u32 = 16;
 
 /// The next epoch. It is the one value this crate shares between registries: an address may be
-/// mapped again by another registry, and a receipt kept from the first must not open the second. Only distinctness
-/// matters; nothing can be learnt from it or set through it.
+/// mapped again by another registry, and a receipt kept from the first must not open the second.
+/// Only distinctness matters; nothing can be learnt from it or set through it.
 static EPOCHS: AtomicU64 = AtomicU64::new(1);
 
 /// The serial of one lending. For each byte of memory, and over remappings of its address, the

@@ -1,4 +1,4 @@
-//! The law of the crate: whatever is done, each byte has one owner, and every byte that is given back is free again.
+//! The law of the crate: each byte has one owner, and what is given back is free again.
 
 mod common;
 
@@ -57,7 +57,8 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// A value with what the oracle knows of it: the bytes it has to do with, and the lending they are of.
+/// A value with what the oracle knows of it: the bytes it has to do with, and the lending they
+/// are of.
 #[derive(Debug)]
 struct Known<T> {
     value: T,
@@ -232,8 +233,9 @@ impl World {
                 };
                 let neighbours = one.end() == two.start;
                 match one.value.join(two.value) {
-                    // Parts of two halves of a lease may have been lent under one number; joining them
-                    // is pointless (no loan takes them) but harmless, so the oracle does not care. It splits them again.
+                    // Parts of two halves of a lease may have been lent under one number; joining
+                    // them is pointless (no loan takes them) but harmless, so the oracle does not
+                    // care. It splits them again.
                     Ok(part) if one.lending != two.lending => {
                         let (first, second) = part.split_at(one.bytes);
                         self.add_part(first, one.lending);

@@ -1,4 +1,4 @@
-//! Pools: what they refuse, in which order things may be dropped, and that threads never share a slot.
+//! Pools: what they refuse, in which order things end, and that threads never share a slot.
 
 mod common;
 

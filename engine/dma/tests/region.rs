@@ -141,7 +141,8 @@ fn memory_that_comes_again_at_an_address_is_another_region() {
         // A new page every time, at the old address.
         let mapped = map_page(place.as_ptr(), libc::PROT_READ | libc::PROT_WRITE);
         assert_eq!(mapped, place);
-        // SAFETY: the page is mapped, zeroed, used by nobody else, and replaced only after `unregister`.
+        // SAFETY: the page is mapped, zeroed, used by nobody else, and replaced only after
+        // `unregister`.
         let region = unsafe { regions.foreign(place, 4096) }.expect("the registry has room");
         let id = region.id();
         assert!(ids.insert(id), "an id came back");

@@ -1,4 +1,6 @@
-//! A dropped region is unmapped; one with a part still out never is. Alone in its process, so that nothing else maps the addresses.
+//! A dropped region is unmapped; one with a part still out never is.
+//!
+//! Alone in its process, so that nothing else maps the addresses.
 
 use railring_dma::{HugePages, Lease, Region, RegionConfig, Regions};
 

@@ -26,7 +26,8 @@ impl HeapRegion {
         // SAFETY: there are at least `start + bytes` bytes.
         let first = unsafe { memory.cast::<u8>().add(start) };
         let base = NonNull::new(first).expect("a box is not null");
-        // SAFETY: the memory is initialised, only used through the region, and freed after `unregister` said so (`free`), or never.
+        // SAFETY: the memory is initialised, only used through the region, and freed after
+        // `unregister` said so (`free`), or never.
         let region = unsafe { regions.foreign(base, bytes) }.expect("the registry has room");
         HeapRegion { region, memory }
     }
@@ -35,7 +36,8 @@ impl HeapRegion {
     pub(crate) fn free(self) -> bool {
         let freed = self.region.unregister().is_ok();
         if freed {
-            // SAFETY: `unregister` said that the region is over; the memory came from a box of this type.
+            // SAFETY: `unregister` said that the region is over; the memory came from a box of
+            // this type.
             drop(unsafe { Box::from_raw(self.memory) });
         }
         freed
