@@ -81,17 +81,16 @@ impl<A, B> CallerEnd<A, B> {
         attachment: A,
     ) -> Result<ReadId, PushRefused<A>> {
         let slots = slots.max(1);
-        if self.slots_free < slots || self.sq.is_full() || self.control.is_poller_gone() {
+        let refused =
+            self.slots_free < slots || slots > SLOTS_PER_READ_MAX || self.control.is_poller_gone();
+        let vacant = if refused { None } else { self.sq.vacant() };
+        let Some(vacant) = vacant else {
             return Err(PushRefused { why: self.refuse(slots), sqe, attachment });
-        }
-        if slots > SLOTS_PER_READ_MAX {
-            return Err(PushRefused { why: self.too_many_stripes(slots), sqe, attachment });
-        }
+        };
         self.slots_free -= slots;
         let read = self.reads.begin();
         sqe.accept(read, slots);
-        let pushed = self.sq.push(sqe, attachment);
-        debug_assert!(pushed.is_ok(), "is_full() said that there is room");
+        vacant.fill(sqe, attachment);
         Ok(read)
     }
 
@@ -100,16 +99,11 @@ impl<A, B> CallerEnd<A, B> {
         if self.control.is_poller_gone() {
             PushError::Closed
         } else if slots > self.slots_per_read_max() {
-            self.too_many_stripes(slots)
+            PushError::TooManyStripes { slots, capacity: self.slots_per_read_max() }
         } else {
             self.control.count_full_answer();
             PushError::Full
         }
-    }
-
-    #[cold]
-    fn too_many_stripes(&self, slots: u32) -> PushError {
-        PushError::TooManyStripes { slots, capacity: self.slots_per_read_max() }
     }
 
     /// The most CQ slots one read can reserve in this ring: its capacity, 65,535 at most.
@@ -151,8 +145,8 @@ impl<A, B> CallerEnd<A, B> {
         let outcome = self.reads.cancel(read);
         if outcome == CancelOutcome::Sent {
             self.sq.publish();
-            let pushed = self.cancels.push(read, ());
-            pushed.expect("two cancels per read slot fit: see PollerEnd::publish");
+            let vacant = self.cancels.vacant();
+            vacant.expect("two cancels per read slot fit: see PollerEnd::publish").fill(read, ());
             self.cancels.publish();
             self.control.bell.mark(self.control.source);
         }

@@ -90,8 +90,8 @@ impl<A, B> PollerEnd<A, B> {
     /// its memory safe without this argument, loads a head that is new enough.
     #[inline]
     fn write(&mut self, cqe: Cqe, attachment: B) {
-        let written = self.cq.push(cqe, attachment);
-        assert!(written.is_ok(), "a permit's slots are reserved in the completion ring");
+        let vacant = self.cq.vacant();
+        vacant.expect("a permit's slots are reserved in the completion ring").fill(cqe, attachment);
     }
 
     /// Makes everything completed visible to the caller and wakes it if it waits. Lets the caller

@@ -124,6 +124,21 @@ pub(crate) struct Producer<E, A> {
     entries: u32,
 }
 
+/// A slot that is free, and stays so while this is held.
+pub(crate) struct Vacant<'a, E, A>(&'a mut Producer<E, A>);
+
+impl<E, A> Vacant<'_, E, A> {
+    /// Writes an entry that the consumer does not see yet.
+    #[inline]
+    pub(crate) fn fill(self, entry: E, attachment: A) {
+        let position = self.0.tail;
+        // SAFETY: `tail - head < entries` (only `Producer::vacant` makes these), so the position is
+        // the producer's and uninitialised; the advanced tail leaves it behind.
+        unsafe { self.0.slots.write(position, entry, attachment) };
+        self.0.tail = position.next();
+    }
+}
+
 /// The end that reads.
 pub(crate) struct Consumer<E, A> {
     slots: Arc<Slots<E, A>>,
@@ -161,28 +176,18 @@ pub(crate) fn spsc<E, A>(capacity: Capacity, start: u32) -> (Producer<E, A>, Con
 }
 
 impl<E, A> Producer<E, A> {
-    /// Whether a push would be refused. Looks at the consumer's head only when its last view of it
-    /// says full.
+    /// The slot that the next entry goes into, unless the ring is full. Looks at the consumer's head
+    /// only when its last view of it says full.
     #[inline]
-    pub(crate) fn is_full(&mut self) -> bool {
-        if self.tail.since(self.head_seen) < self.entries {
-            return false;
+    pub(crate) fn vacant(&mut self) -> Option<Vacant<'_, E, A>> {
+        if self.tail.since(self.head_seen) == self.entries {
+            // Pairs with the Release in `Consumer::publish`.
+            self.head_seen = Cursor(self.indices.head.load(Ordering::Acquire));
+            if self.tail.since(self.head_seen) == self.entries {
+                return None;
+            }
         }
-        // Pairs with the Release in `Consumer::publish`.
-        self.head_seen = Cursor(self.indices.head.load(Ordering::Acquire));
-        self.tail.since(self.head_seen) == self.entries
-    }
-
-    /// Writes an entry that the consumer does not see yet. Gives it back when the ring is full.
-    #[inline]
-    pub(crate) fn push(&mut self, entry: E, attachment: A) -> Result<(), (E, A)> {
-        if self.is_full() {
-            return Err((entry, attachment));
-        }
-        // SAFETY: `tail - head < entries`, so the position is the producer's and uninitialised.
-        unsafe { self.slots.write(self.tail, entry, attachment) };
-        self.tail = self.tail.next();
-        Ok(())
+        Some(Vacant(self))
     }
 
     /// Makes everything pushed visible; says how many entries that were.
@@ -258,7 +263,7 @@ impl<E, A> Consumer<E, A> {
     /// Lets the producer have the slots of everything popped.
     #[inline]
     pub(crate) fn publish(&mut self) {
-        // Pairs with the Acquire in `Producer::is_full`.
+        // Pairs with the Acquire in `Producer::vacant`.
         self.indices.head.store(self.head.0, Ordering::Release);
     }
 
