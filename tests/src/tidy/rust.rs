@@ -1,4 +1,5 @@
-//! Enough of Rust's grammar to see through comments and literals, and to find functions and test code.
+//! Enough of Rust's grammar to see through comments and literals, and to find functions and test
+//! code.
 
 /// `text` with the contents of comments, strings and characters replaced by spaces; lines and
 /// byte offsets stay what they were.
@@ -236,7 +237,8 @@ mod tests {
     #[test]
     fn test_code_is_found() {
         let text = "fn a() {}\n#[cfg(test)]\nmod tests { fn b() {} }\n#[test]\nfn c() {}\n\
-                    #[cfg(not(test))]\nfn d() {}\n#[cfg(all(test, not(loom)))]\nmod e { }\nfn f() {}";
+                    #[cfg(not(test))]\nfn d() {}\n#[cfg(all(test, not(loom)))]\n\
+                    mod e { }\nfn f() {}";
         let masked = mask(text);
         let ranges = test_ranges(&masked);
         let inside = |name: &str| {

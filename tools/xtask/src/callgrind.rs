@@ -1,4 +1,5 @@
-//! Instruction counts under valgrind's callgrind, compared with the record in docs/results/callgrind.json.
+//! Instruction counts under valgrind's callgrind, compared with the record in
+//! docs/results/callgrind.json.
 //!
 //! A cost per iteration is a difference: the program runs once with n iterations and once with
 //! 2n, so that start-up and shutdown, the same in both, cancel out.

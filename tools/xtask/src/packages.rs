@@ -1,4 +1,5 @@
-//! The Debian packages the project's commands need: read from `packages.txt`, installed when missing.
+//! The Debian packages the project's commands need: read from `packages.txt`, installed when
+//! missing.
 
 use std::process::Command;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! Child processes: each in a group of its own, read line by line, and none left behind on any exit path.
+//! Child processes: each in a group of its own, read line by line, and none left behind on any exit
+//! path.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -149,7 +150,8 @@ pub(crate) fn run_lines(
     let (reader, writer) = std::io::pipe().context("cannot make a pipe")?;
     command.stdout(writer.try_clone().context("cannot copy a pipe end")?).stderr(writer);
     let mut group = Group::spawn(command)?;
-    // The command still holds our copies of the writing end; without them the pipe ends with the child.
+    // The command still holds our copies of the writing end; without them the pipe ends with the
+    // child.
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let timer = Timer::start(group.pid(), limit)?;
     let mut reader = BufReader::new(reader);

@@ -40,7 +40,8 @@ mod tests {
 
     #[test]
     fn sh_blocks_are_commands_and_others_are_not() {
-        let text = "# T\n```sh\n# a remark\ncargo run --release -- \\\n  demo\n\ncargo xtask test\n```\n\
+        let text = "# T\n```sh\n# a remark\ncargo run --release -- \\\n  demo\n\n\
+                    cargo xtask test\n```\n\
                     cargo not\n```rust\nlet x;\n```\n```sh no-run\nrm -r x\n```\n```sh\nls\n```\n";
         assert_eq!(commands(text), ["cargo run --release -- demo", "ls"]);
     }

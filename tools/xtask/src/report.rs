@@ -1,4 +1,5 @@
-//! The table at the end of a run: each stage's time and counts, the skips with their reasons, the totals.
+//! The table at the end of a run: each stage's time and counts, the skips with their reasons, the
+//! totals.
 
 use std::fmt::Write as _;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! The test command: its stages in order, each timed, each counting what passed, failed and was skipped.
+//! The test command: its stages in order, each timed, each counting what passed, failed and was
+//! skipped.
 
 use std::fs::File;
 use std::io::Write;

@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn totals_of_several_binaries_add_up() {
         let tally = tally_of(&[
-            "test result: ok. 12 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.1s",
+            "test result: ok. 12 passed; 0 failed; 0 ignored; 0 filtered out; finished in 0.1s",
             "test result: FAILED. 3 passed; 2 failed; 1 ignored; 0 measured; 0 filtered out",
         ]);
         assert_eq!((tally.passed(), tally.failed, tally.skipped()), (15, 2, 0));

@@ -1,5 +1,6 @@
 #!/bin/busybox sh
-# The guest's first process: loads the modules, puts a RAM layer over the machine's read-only root, goes there.
+# The guest's first process: loads the modules, puts a RAM layer over the machine's read-only root,
+# and goes there.
 b=/bin/busybox
 fail() { echo "init: $*" >/dev/console; $b poweroff -f; }
 

@@ -1,4 +1,5 @@
-//! The guest's first file system: busybox, kernel modules in loading order, and `init.sh`, as a cpio archive.
+//! The guest's first file system: busybox, kernel modules in loading order, and `init.sh`, as a
+//! cpio archive.
 
 use std::collections::HashSet;
 use std::io::Write;

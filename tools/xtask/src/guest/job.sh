@@ -1,4 +1,5 @@
-# Runs in the guest on the machine's own files: sets up the rails, runs the command, stores its status.
+# Runs in the guest on the machine's own files: sets up the rails, runs the command, stores its
+# status.
 job=/run/railring/job
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 . "$job/environment"
