@@ -95,14 +95,7 @@ impl SimRailConfig {
         if self.bandwidth_bytes_per_second == 0 {
             return Err(SimConfigError::NoBandwidth { rail: rail() });
         }
-        if !(1..=WINDOW_WRS_MAX).contains(&limits.outstanding_wrs_max) {
-            let wrs = limits.outstanding_wrs_max;
-            return Err(if wrs == 0 {
-                SimConfigError::NoWindow { rail: rail() }
-            } else {
-                SimConfigError::WindowTooLarge { rail: rail(), wrs }
-            });
-        }
+        SimConfigError::check_window(&self.name, limits.outstanding_wrs_max)?;
         SimConfigError::check_request_bytes(&self.name, limits)?;
         if !self.latency.is_valid() {
             return Err(SimConfigError::BadLatency { rail: rail(), latency: self.latency });
@@ -337,6 +330,15 @@ impl SimConfigError {
             }
         }
         Ok(())
+    }
+
+    /// Whether some requests, and not too many, can be in flight.
+    pub(crate) fn check_window(name: &str, wrs: u32) -> Result<(), Self> {
+        match wrs {
+            0 => Err(SimConfigError::NoWindow { rail: name.into() }),
+            1..=WINDOW_WRS_MAX => Ok(()),
+            _ => Err(SimConfigError::WindowTooLarge { rail: name.into(), wrs }),
+        }
     }
 
     /// Whether the shortest aligned request is within the limit.

@@ -1,7 +1,6 @@
 //! The null rail: completes each request at the next reap and moves nothing, so that what is
 //! measured over it is the engine alone.
 
-use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use railring_dma::{Part, Region, RegionId};
@@ -57,9 +56,7 @@ impl NullRail {
     #[expect(clippy::new_ret_no_self, reason = "a rail is its two halves")]
     pub fn new(config: NullConfig) -> Result<(Arc<NullControl>, NullLink), SimConfigError> {
         SimConfigError::check_rail(&config.name, config.weight, config.alignment)?;
-        if config.outstanding_wrs_max == 0 {
-            return Err(SimConfigError::NoWindow { rail: config.name });
-        }
+        SimConfigError::check_window(&config.name, config.outstanding_wrs_max)?;
         let limits = LinkLimits {
             outstanding_wrs_max: config.outstanding_wrs_max,
             request_bytes_max: config.request_bytes_max,
@@ -67,8 +64,10 @@ impl NullRail {
         };
         SimConfigError::check_request_bytes(&config.name, limits)?;
         let control = NullControl { config, targets: Mutex::new(TargetTable::new(TARGETS_MAX)) };
-        let ring = VecDeque::with_capacity(limits.outstanding_wrs_max as usize);
-        Ok((Arc::new(control), NullLink { limits, ring, committed: 0, doorbells: 0 }))
+        let slots = limits.outstanding_wrs_max.next_power_of_two();
+        let slots = (0..slots).map(|_| None).collect();
+        let link = NullLink { limits, slots, head: 0, committed: 0, tail: 0, doorbells: 0 };
+        Ok((Arc::new(control), link))
     }
 }
 
@@ -119,14 +118,27 @@ impl RailControl for NullControl {
     }
 }
 
-/// The data path of a null rail. First in, first out; nothing is checked that costs an
-/// instruction, since every one is charged to the engine.
+/// The data path of a null rail: a ring of requests, first in, first out. Nothing is checked that
+/// costs an instruction, since every one is charged to the engine.
 #[derive(Debug)]
 pub struct NullLink {
     limits: LinkLimits,
-    ring: VecDeque<(WrId, Part)>,
-    committed: usize,
+    /// A power of two of them; a counter's low bits are its index.
+    slots: Box<[Option<(WrId, Part)>]>,
+    /// How many requests were ever given back, committed and queued; they wrap.
+    head: u32,
+    committed: u32,
+    tail: u32,
     doorbells: u64,
+}
+
+/// Empties a run of slots in order.
+#[inline]
+fn give_back(slots: &mut [Option<(WrId, Part)>], sink: &mut dyn FnMut(Completion)) {
+    for (wr, part) in slots.iter_mut().filter_map(Option::take) {
+        let outcome = Outcome::Done { bytes: part.len() as u64 };
+        sink(Completion { wr, part, outcome });
+    }
 }
 
 impl Link for NullLink {
@@ -136,27 +148,31 @@ impl Link for NullLink {
 
     #[inline]
     fn queue(&mut self, request: WorkRequest) -> Result<(), Refused> {
-        if self.ring.len() == self.limits.outstanding_wrs_max as usize {
+        if self.tail.wrapping_sub(self.head) >= self.limits.outstanding_wrs_max {
             return Err(Refused::Full(request));
         }
-        self.ring.push_back((request.wr, request.part));
+        let index = self.tail as usize & (self.slots.len() - 1);
+        self.slots[index] = Some((request.wr, request.part));
+        self.tail = self.tail.wrapping_add(1);
         Ok(())
     }
 
     #[inline]
     fn commit(&mut self, _now: Nanos) {
-        self.doorbells += u64::from(self.committed != self.ring.len());
-        self.committed = self.ring.len();
+        self.doorbells += u64::from(self.committed != self.tail);
+        self.committed = self.tail;
     }
 
     #[inline]
     fn reap(&mut self, _now: Nanos, budget: usize, sink: &mut dyn FnMut(Completion)) -> usize {
-        let count = self.committed.min(budget);
-        self.committed -= count;
-        for (wr, part) in self.ring.drain(..count) {
-            let outcome = Outcome::Done { bytes: part.len() as u64 };
-            sink(Completion { wr, part, outcome });
-        }
+        let ready = self.committed.wrapping_sub(self.head) as usize;
+        let count = ready.min(budget);
+        let start = self.head as usize & (self.slots.len() - 1);
+        let behind = self.slots.len() - start;
+        // At most WINDOW_WRS_MAX, so nothing is cut off.
+        self.head = self.head.wrapping_add(count as u32);
+        give_back(&mut self.slots[start..][..count.min(behind)], sink);
+        give_back(&mut self.slots[..count.saturating_sub(behind)], sink);
         count
     }
 
@@ -169,11 +185,11 @@ impl Link for NullLink {
     }
 
     fn arm(&mut self) -> bool {
-        self.committed == 0
+        self.committed == self.head
     }
 
     fn next_event(&self) -> Option<Nanos> {
-        (self.committed > 0).then_some(Nanos(0))
+        (self.committed != self.head).then_some(Nanos(0))
     }
 
     fn stats(&self) -> LinkStats {

@@ -75,6 +75,35 @@ fn a_full_link_gives_the_request_back_and_takes_it_after_a_reap() {
 }
 
 #[test]
+fn a_ring_goes_round_any_number_of_times() {
+    let config = NullConfig { outstanding_wrs_max: 3, ..NullConfig::new("null0") };
+    let (control, mut link) = NullRail::new(config).expect("valid");
+    let source = SourceRef { endpoint: "e", handle: "h", generation: 1 };
+    let target = control.connect(source).expect("reaches all");
+    let (_region, _loan, mut rest) = memory(3);
+    let mut parts = Vec::new();
+    for _ in 0..3 {
+        let part;
+        (part, rest) = rest.split_at(1);
+        parts.push(part);
+    }
+    let (mut queued, mut reaped) = (0..1_000, 0);
+    while reaped < 1_000 {
+        while let Some(part) = parts.pop() {
+            let Some(slot) = queued.next() else { break };
+            link.queue(request(slot, target, part)).expect("no more than three");
+        }
+        link.commit(NOW);
+        link.reap(NOW, 1 + reaped as usize % 3, &mut |completion: Completion| {
+            assert_eq!(completion.wr.slot, reaped);
+            reaped += 1;
+            parts.push(completion.part);
+        });
+    }
+    assert!(link.arm() && link.next_event().is_none());
+}
+
+#[test]
 fn connections_are_told_apart_and_bad_configurations_are_refused() {
     let (control, _link) = NullRail::new(NullConfig::new("null0")).expect("valid");
     assert_eq!(control.info().kind, RailKind::Null);
