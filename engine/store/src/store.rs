@@ -124,6 +124,8 @@ impl Store {
                 Err(e) if e.source.kind() == io::ErrorKind::AlreadyExists => {}
                 created => drop(created?),
             }
+            // An identity must not outlive a power cut that the rest did not.
+            directory.sync_dir("")?;
             let bytes = identity(directory.index).encode();
             directory.replace(&staged_identity(0), IDENTITY, &bytes)?;
         }

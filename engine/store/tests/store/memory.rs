@@ -57,6 +57,8 @@ struct State {
     fault: Option<Fault>,
     operations: usize,
     random: u64,
+    /// Written bytes are thrown away.
+    is_sink: bool,
 }
 
 #[derive(Debug, Default)]
@@ -98,6 +100,11 @@ impl Memory {
         (state.fault, state.operations) = (fault, 0);
     }
 
+    /// Throws away what is written from here on, for objects that are only counted.
+    pub(crate) fn become_sink(&self) {
+        self.state().is_sink = true;
+    }
+
     pub(crate) fn file_names(&self, under: &str) -> Vec<String> {
         let state = self.state();
         let files = state.nodes.iter().filter(|(_, node)| **node != Node::Dir);
@@ -123,6 +130,13 @@ impl Memory {
         let mut bytes = Vec::new();
         self.tamper(path, |b| bytes = b.clone());
         bytes
+    }
+
+    /// What others see after the process was killed: everything, synced or not. The log goes on.
+    pub(crate) fn after_kill(directories: &[PathBuf], log: &[Op]) -> Self {
+        let memory = Self::after_power_cut(directories, log, 100, &mut Rng::with_seed(1));
+        memory.state().log = log.to_vec();
+        memory
     }
 
     /// What a power cut after these operations leaves, with chance `keep` in 100 for each
@@ -368,6 +382,9 @@ impl StoreFile for MemoryFile {
 
     fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         let mut state = self.memory.enter(true)?;
+        if state.is_sink {
+            return Ok(());
+        }
         write(&mut state.files[self.file], offset, bytes);
         state.log.push(Op::Write(self.file, offset, bytes.to_vec()));
         Ok(())
