@@ -50,7 +50,11 @@ fn merge_nodes(files: &mut Machine, by_hwloc: &Machine) {
         if node.cpus != other.cpus {
             let (ours, theirs) = (&node.cpus, &other.cpus);
             let about = format!("node {}", node.id);
-            found.push((about, format!("cpus {ours}, by sysfs"), format!("cpus {theirs}, by hwloc")));
+            found.push((
+                about,
+                format!("cpus {ours}, by sysfs"),
+                format!("cpus {theirs}, by hwloc"),
+            ));
         }
         node.memory_bytes = node.memory_bytes.or(other.memory_bytes);
         if node.distances.is_empty() {

@@ -115,6 +115,10 @@ pub(super) fn port_usable(
     }
     if port.link_layer == Some(LinkLayer::Ethernet) {
         match (net, &port.net) {
+            (Some(net), _) if net.state.is_none() && net.carrier.is_none() => {
+                let name = &net.name;
+                return Ok(format!("the port is active; whether {name} is up is unknown"));
+            }
             (Some(net), _) if !net.is_up() => {
                 return Err(format!("its network device {} is not up", net.name));
             }
@@ -223,6 +227,9 @@ fn net_usable(
     addresses_known: bool,
     any_hardware: bool,
 ) -> Result<String, String> {
+    if net.state.is_none() && net.carrier.is_none() {
+        return Err("whether it is up is unknown".into());
+    }
     if !net.is_up() {
         return Err("it is not up".into());
     }

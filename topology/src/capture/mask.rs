@@ -178,8 +178,14 @@ mod tests {
     fn an_address_and_what_is_made_of_it_get_the_same_number() {
         let files = masked(&[
             ("sys/devices/a/net/eth0/address", "b8:59:9f:1e:ff:9a\n"),
-            ("sys/devices/a/infiniband/x/ports/1/gids/0", "fe80:0000:0000:0000:ba59:9fff:fe1e:ff9a"),
-            ("sys/devices/a/infiniband/x/ports/1/gids/1", "0000:0000:0000:0000:0000:ffff:0a00:0001"),
+            (
+                "sys/devices/a/infiniband/x/ports/1/gids/0",
+                "fe80:0000:0000:0000:ba59:9fff:fe1e:ff9a",
+            ),
+            (
+                "sys/devices/a/infiniband/x/ports/1/gids/1",
+                "0000:0000:0000:0000:0000:ffff:0a00:0001",
+            ),
             ("sys/devices/a/infiniband/x/sys_image_guid", "b859:9f03:001e:ff9a"),
             ("sys/devices/a/infiniband/y/sys_image_guid", "b859:9f03:001e:ff9a"),
             ("railring/addresses", "eth0 fe80::ba59:9fff:fe1e:ff9a/64\neth0 10.0.0.1/24\n"),
@@ -189,13 +195,18 @@ mod tests {
             assert!(!all.contains(secret), "{secret} is still in {all}");
         }
         assert!(all.contains("10.0.0.1/24"), "an IP address was masked");
-        assert_eq!(files["sys/devices/a/infiniband/x/ports/1/gids/1"], "0000:0000:0000:0000:0000:ffff:0a00:0001");
+        assert_eq!(
+            files["sys/devices/a/infiniband/x/ports/1/gids/1"],
+            "0000:0000:0000:0000:0000:ffff:0a00:0001"
+        );
         assert_eq!(
             files["sys/devices/a/infiniband/x/sys_image_guid"],
             files["sys/devices/a/infiniband/y/sys_image_guid"]
         );
         let mac = &files["sys/devices/a/net/eth0/address"];
         assert_eq!(mac, "02:00:00:00:00:01");
-        assert!(files["sys/devices/a/infiniband/x/ports/1/gids/0"].ends_with("0000:00ff:fe00:0001"));
+        assert!(
+            files["sys/devices/a/infiniband/x/ports/1/gids/0"].ends_with("0000:00ff:fe00:0001")
+        );
     }
 }

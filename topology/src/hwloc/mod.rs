@@ -18,7 +18,9 @@ const XML_BYTES_MAX: u64 = 64 << 20;
 #[non_exhaustive]
 pub enum HwlocError {
     /// The program was built without hwloc.
-    #[error("this program was built without hwloc; build it with --features hwloc, or use a sysfs root")]
+    #[error(
+        "this program was built without hwloc; build it with --features hwloc, or use a sysfs root"
+    )]
     NotBuilt,
     /// The file cannot be opened.
     #[error("cannot read hwloc file {}: {source}", path.display())]
@@ -109,7 +111,9 @@ pub(crate) fn read_live() -> Result<Machine, HwlocError> {
 }
 
 #[cfg(feature = "hwloc")]
-use convert::{load_text, read_live};
+use convert::load_text;
+#[cfg(feature = "hwloc")]
+pub(crate) use convert::read_live;
 
 #[cfg(test)]
 mod tests {

@@ -27,7 +27,12 @@ pub(super) fn read(reader: &Reader<'_>, functions: &[PciFunction]) -> Vec<NetDev
                 devices.push(read_device(reader, functions, &name, &folder, &mut addresses));
             }
             Ok(_) => {}
-            Err(why) => reader.tree.note(&entry, why.text()),
+            Err(why) => {
+                // Listed all the same: that there is such a device is known.
+                reader.tree.note(&entry, why.text());
+                let device = read_device(reader, functions, &name, &entry, &mut addresses);
+                devices.push(device);
+            }
         }
     }
     place_stacked(&mut devices);

@@ -21,7 +21,11 @@ pub(super) fn read(
         let entry = format!("{RDMA}/{name}");
         match reader.tree.resolve(&entry) {
             Ok(folder) => devices.push(read_device(reader, functions, net, &name, &folder)),
-            Err(why) => reader.tree.note(&entry, why.text()),
+            Err(why) => {
+                // Listed all the same: that there is such a device is known.
+                reader.tree.note(&entry, why.text());
+                devices.push(read_device(reader, functions, net, &name, &entry));
+            }
         }
     }
     devices
