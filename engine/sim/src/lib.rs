@@ -6,6 +6,7 @@
 //! * [`SimWorld`] makes rails that move real bytes between its sources and registered memory, in
 //!   virtual time. A rail is a pipe: transfers share its bandwidth one after the other, latencies
 //!   overlap. What goes wrong, and when, is a [`FaultPlan`] per rail.
+//! * [`capacity_rows`] says in closed form what rails can deliver of a striped object.
 //!
 //! The loop that drives a simulation gives every turn the time of a [`VirtualClock`] and, when
 //! nothing is left to do, advances it to the earliest `next_event`.
@@ -22,6 +23,7 @@ mod flight;
 mod late;
 mod latency;
 mod link;
+mod model;
 mod null;
 mod pipe;
 mod seed;
@@ -39,6 +41,10 @@ pub use control::SimControl;
 pub use fault::{Fault, FaultKind, FaultPlan, FaultRule, MILLION, When};
 pub use latency::Latency;
 pub use link::SimLink;
+pub use model::{
+    Bottleneck, CapacityRow, MODEL_PIECES_MAX, ModelConfig, ModelError, ModelRail, ModelTimes,
+    capacity_rows,
+};
 pub use null::{NullConfig, NullControl, NullLink, NullRail};
 pub use stats::{FiredFaults, SimStats};
 pub use store::SourceContent;
