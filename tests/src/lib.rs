@@ -1,3 +1,5 @@
-//! What the tests of the workspace share: so far, the rules of tidiness.
+//! What the tests share: objects with known bytes, and engines over simulated rails in virtual time.
 
+pub mod objects;
 pub mod tidy;
+pub mod virtual_engine;

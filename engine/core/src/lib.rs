@@ -1,1 +1,46 @@
-//! Placeholder.
+//! The engine: reads are planned, scheduled over rails, verified and completed. No transport and
+//! no unsafe code.
+//!
+//! ```text
+//!   Ring ──SQE──► home poller ──plan──► pieces ──schedule──► rail's poller ──► Link
+//!    ▲             (home/)               plan.rs  schedule.rs  (poller/port)     │
+//!    └────CQE────── finish ◄──── land ◄────────────────────── settle ◄───────────┘
+//! ```
+#![forbid(unsafe_code)]
+
+mod build;
+mod cancel;
+mod config;
+mod engine;
+mod home;
+mod mail;
+mod memory;
+mod object;
+mod plan;
+mod poller;
+mod push;
+mod read;
+mod ring;
+mod schedule;
+mod shared;
+mod slab;
+mod staging;
+mod stats;
+mod tables;
+mod wheel;
+
+pub use build::{BuildError, EngineBuilder, Rail};
+pub use cancel::CancelToken;
+pub use config::{ConfigError, EngineConfig, Limits, Waiting};
+pub use engine::{
+    Engine, InlineEngine, MemoryError, NoSuchRail, PollerStart, PoolConfig, RingMakeError,
+    StartHook,
+};
+pub use object::{Object, OpenError};
+pub use poller::Progress;
+pub use push::{PushError, Refused};
+pub use read::{Destination, Read, SCATTER_LEASES_MAX, Scatter};
+pub use ring::{Completion, Ring, RingConfig, WaitError};
+pub use schedule::{Policy, PolicyError, RAILS_MAX};
+pub use staging::StagingError;
+pub use stats::{EngineStats, Latencies, RailHealth, RailStats};

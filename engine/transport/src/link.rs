@@ -210,7 +210,6 @@ pub trait Link: Send {
     ///
     /// # Errors
     /// [`Refused::Full`] (not a failure) or [`Refused::Failed`]; both give the request back.
-    #[expect(clippy::result_large_err, reason = "the request comes back by value: no allocation")]
     fn queue(&mut self, request: WorkRequest) -> Result<(), Refused>;
 
     /// Hands everything queued to the device: one doorbell. What the device did not accept stays

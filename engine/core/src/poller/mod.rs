@@ -1,0 +1,395 @@
+//! One poller: the home of some rings and the driver of some rails, moved forward by `turn`.
+
+mod port;
+mod rate;
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use railring_transport::{Link, Nanos};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use sq_cq::{Bell, Handle, Status};
+
+use crate::home::{Courier, Home, Piece, RingEnd};
+use crate::mail::{Mail, Order, SOURCE_CONTROL, SOURCE_MAIL, SOURCE_RINGS};
+use crate::object::ObjectInner;
+use crate::shared::{Desk, Shared, lock};
+use crate::slab::Id;
+use crate::stats::RailHealth;
+
+pub(crate) use port::Port;
+
+/// Completions taken from one rail in a turn.
+const REAP_PER_TURN: usize = 256;
+/// Bytes hashed in a turn, about: a tenth of a millisecond's work.
+const HASH_BYTES_PER_TURN: u64 = 1 << 20;
+
+/// Messages that are not about single pieces.
+#[derive(Debug)]
+pub(crate) enum Control {
+    Ring { seat: usize, end: Box<RingEnd>, cq_entries: u32 },
+    Learn(Arc<ObjectInner>),
+    Close(Handle),
+    Cancel(u64),
+    Enable { rail: u16, on: bool },
+    ShareStats,
+    Stop,
+}
+
+/// Whether a turn found something to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// It did something.
+    Worked,
+    /// There was nothing to do.
+    Idle,
+}
+
+/// Whether a poller still has anything to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Life {
+    Running,
+    /// Told to stop; reads are being ended.
+    Stopping,
+    /// No reads of its own are left.
+    Draining,
+}
+
+/// A poller's whole state; whoever calls [`Poller::turn`] decides the mode.
+pub(crate) struct Poller<L> {
+    index: u16,
+    shared: Arc<Shared>,
+    desk: Arc<Desk>,
+    bell: Arc<Bell>,
+    home: Home,
+    ports: Vec<Port<L>>,
+    /// The port of each rail, for rails of this poller.
+    local: Vec<Option<usize>>,
+    life: Life,
+    turns: u64,
+    /// The first rail to be reaped: rotates, so that no rail is always last.
+    first_port: usize,
+}
+
+/// Orders go to a port of this poller, or to another poller's inbox.
+struct Post<'a, L> {
+    index: u16,
+    now: Nanos,
+    ports: &'a mut [Port<L>],
+    local: &'a [Option<usize>],
+    shared: &'a Shared,
+}
+
+impl<L: Link> Courier for Post<'_, L> {
+    #[inline]
+    fn order(&mut self, rail: usize, order: Order) {
+        match self.local[rail] {
+            Some(port) => self.ports[port].accept(order, self.now),
+            None => self.mail(rail, |rail| Mail::Order { rail, order }),
+        }
+    }
+
+    fn cancel(&mut self, rail: usize, piece: Id<Piece>) {
+        let home = self.index;
+        match self.local[rail] {
+            Some(port) => self.ports[port].cancel(home, piece, self.now),
+            None => self.mail(rail, |rail| Mail::Cancel { rail, home, piece }),
+        }
+    }
+}
+
+impl<L> Post<'_, L> {
+    fn mail(&self, rail: usize, mail: impl FnOnce(u16) -> Mail) {
+        let desk = &self.shared.desks[usize::from(self.shared.route[rail])];
+        desk.inbox.send(mail(u16::try_from(rail).expect("at most 64 rails")));
+        desk.inbox.ring();
+    }
+}
+
+macro_rules! post {
+    ($poller:expr, $now:expr) => {
+        Post {
+            index: $poller.index,
+            now: $now,
+            ports: &mut $poller.ports,
+            local: &$poller.local,
+            shared: &$poller.shared,
+        }
+    };
+}
+
+impl<L: Link> Poller<L> {
+    pub(crate) fn new(index: u16, shared: Arc<Shared>, home: Home, ports: Vec<Port<L>>) -> Self {
+        let desk = Arc::clone(&shared.desks[usize::from(index)]);
+        let mut local = vec![None; shared.rails.len()];
+        for (at, port) in ports.iter().enumerate() {
+            local[usize::from(port.rail)] = Some(at);
+        }
+        let bell = Arc::clone(&desk.bell);
+        let (life, turns, first_port) = (Life::Running, 0, 0);
+        Poller { index, shared, desk, bell, home, ports, local, life, turns, first_port }
+    }
+
+    /// Called on the poller's own thread before its first turn.
+    pub(crate) fn start(&mut self) {
+        for port in &mut self.ports {
+            port.link.start();
+        }
+    }
+
+    /// One turn. Each stage does a bounded amount of work; completions come before submissions,
+    /// because they free what those need.
+    pub(crate) fn turn(&mut self, now: Nanos) -> Progress {
+        self.home.hashed_bytes = 0;
+        let mut worked = self.listen(now);
+        worked |= self.reap(now);
+        worked |= self.home.hash(HASH_BYTES_PER_TURN, now, &mut post!(self, now));
+        worked |= self.home.drain(now);
+        worked |= self.home.admit(now, &mut post!(self, now));
+        worked |= self.stage(now);
+        self.commit(now);
+        self.timers(now);
+        self.home.publish();
+        self.count(worked);
+        if worked { Progress::Worked } else { Progress::Idle }
+    }
+
+    /// Control messages, mail of other pollers, and which rings have something.
+    fn listen(&mut self, now: Nanos) -> bool {
+        if !self.bell.any_ready() {
+            return false;
+        }
+        let (mut control, mut mail) = (false, false);
+        let home = &mut self.home;
+        self.bell.take_ready(|source| match source {
+            SOURCE_CONTROL => control = true,
+            SOURCE_MAIL => mail = true,
+            ring => home.mark_ready(ring - SOURCE_RINGS),
+        });
+        if control {
+            self.obey(now);
+        }
+        if mail {
+            self.read_mail(now);
+        }
+        true
+    }
+
+    fn obey(&mut self, now: Nanos) {
+        for message in self.desk.take() {
+            match message {
+                Control::Ring { seat, end, cq_entries } => self.home.seat(seat, *end, cq_entries),
+                Control::Learn(object) => self.home.learn(object),
+                Control::Close(handle) => self.home.close(handle),
+                Control::Cancel(token) => {
+                    self.home.cancel_token(token, now, &mut post!(self, now));
+                }
+                Control::Enable { rail, on } => self.enable(usize::from(rail), on),
+                Control::ShareStats => self.share_stats(),
+                Control::Stop => {
+                    self.life = Life::Stopping;
+                    self.home.stop_all(Status::CANCELLED, now, &mut post!(self, now));
+                }
+            }
+        }
+    }
+
+    fn enable(&mut self, rail: usize, on: bool) {
+        if let Some(port) = self.local[rail] {
+            self.ports[port].enable(on);
+        }
+    }
+
+    fn share_stats(&self) {
+        for port in &self.ports {
+            *lock(&port.shared.link) = port.link.stats();
+        }
+    }
+
+    fn read_mail(&mut self, now: Nanos) {
+        while let Some(mail) = self.desk.inbox.receive() {
+            match mail {
+                Mail::Order { rail, order } => {
+                    if let Some(port) = self.local[usize::from(rail)] {
+                        self.ports[port].accept(order, now);
+                    }
+                }
+                Mail::Cancel { rail, home, piece } => {
+                    if let Some(port) = self.local[usize::from(rail)] {
+                        self.ports[port].cancel(home, piece, now);
+                    }
+                }
+                Mail::Done(done) => self.home.receive(done, now, &mut post!(self, now)),
+            }
+        }
+    }
+
+    /// Completions become news for their homes; those of this poller are told at once.
+    fn reap(&mut self, now: Nanos) -> bool {
+        let mut any = false;
+        let ports = self.ports.len();
+        for step in 0..ports {
+            let at = (self.first_port + step) % ports;
+            let port = &mut self.ports[at];
+            port.hashed_bytes = 0;
+            if port.has_flights() {
+                any |= port.reap(now, REAP_PER_TURN) > 0;
+            }
+            while self.ports[at].hashed_bytes + self.home.hashed_bytes < HASH_BYTES_PER_TURN {
+                let Some(reaped) = self.ports[at].reaped.pop_front() else { break };
+                any = true;
+                if let Some((home, done)) = self.ports[at].settle(reaped, now) {
+                    self.tell(home, done, now);
+                }
+            }
+            any |= self.tell_news(at, now);
+            self.ports[at].post_backlog(now);
+        }
+        self.first_port = if ports > 1 { (self.first_port + 1) % ports } else { 0 };
+        any
+    }
+
+    #[inline]
+    fn tell(&mut self, home: u16, done: crate::mail::Done, now: Nanos) {
+        if home == self.index {
+            self.home.receive(done, now, &mut post!(self, now));
+        } else {
+            let desk = &self.shared.desks[usize::from(home)];
+            desk.inbox.send(Mail::Done(done));
+            desk.inbox.ring();
+        }
+    }
+
+    /// What ended otherwise than by a completion. Telling a home can make it order again, which
+    /// can be refused again; attempts bound that.
+    fn tell_news(&mut self, at: usize, now: Nanos) -> bool {
+        let mut any = false;
+        while let Some((home, done)) = self.ports[at].news.pop_front() {
+            any = true;
+            self.tell(home, done, now);
+        }
+        any
+    }
+
+    fn stage(&mut self, now: Nanos) -> bool {
+        self.home.refresh_rates();
+        self.home.stage(now, &mut post!(self, now))
+    }
+
+    fn commit(&mut self, now: Nanos) {
+        for port in &mut self.ports {
+            port.commit(now);
+        }
+    }
+
+    fn timers(&mut self, now: Nanos) {
+        self.home.deadlines(now, &mut post!(self, now));
+        for at in 0..self.ports.len() {
+            self.ports[at].timers(now);
+            self.tell_news(at, now);
+            self.ports[at].commit(now);
+        }
+    }
+
+    fn count(&mut self, worked: bool) {
+        self.turns += 1;
+        let counters = &self.desk.counters;
+        counters.turns.set(self.turns);
+        if worked {
+            counters.turns_with_work.add(1);
+            counters.reads_in_progress.set(self.home.reads_in_progress().into());
+        }
+    }
+
+    /// When the next turn has something to do if nothing comes in: now, at a time, or never.
+    pub(crate) fn next_event(&self) -> Nanos {
+        let pending =
+            self.ports.iter().any(|port| !port.reaped.is_empty() || !port.news.is_empty());
+        if pending || self.home.has_work() || self.bell.any_ready() {
+            return Nanos(0);
+        }
+        let timers = self.ports.iter().map(Port::next_timer);
+        timers.fold(self.home.next_deadline(), Nanos::min)
+    }
+
+    /// Sleeps until something happens. Returns at once if something has.
+    pub(crate) fn park(&mut self, now: Nanos, at_most: Option<std::time::Duration>) {
+        self.bell.prepare_sleep();
+        if self.next_event() <= now || !self.arm_links() {
+            self.bell.cancel_sleep();
+            return;
+        }
+        let next = self.next_event();
+        let mut fds: Vec<PollFd<'_>> = Vec::with_capacity(self.ports.len() + 1);
+        fds.push(PollFd::from_borrowed_fd(self.bell.as_fd_for_poll(), PollFlags::IN));
+        for port in &self.ports {
+            if let Some(fd) = port.event_fd() {
+                fds.push(PollFd::from_borrowed_fd(fd, PollFlags::IN));
+            }
+        }
+        let timer =
+            (next != Nanos::NEVER).then(|| std::time::Duration::from_nanos(next.since(now)));
+        let limit = match (timer, at_most) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+        let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
+        self.desk.counters.sleeps.add(1);
+        // EINTR and everything else ends the sleep; the next turn looks for itself.
+        let _ = rustix::event::poll(&mut fds, limit.as_ref());
+        drop(fds);
+        self.bell.clear();
+    }
+
+    /// Asks every link with something in flight for its event. `false`: one has something already,
+    /// or cannot wake anybody.
+    fn arm_links(&mut self) -> bool {
+        self.ports
+            .iter_mut()
+            .all(|port| !port.has_flights() || (port.link.event_fd().is_some() && port.link.arm()))
+    }
+
+    /// Whether it was told to stop and everything has come to its end. A poller goes on while
+    /// another's reads may still need its rails.
+    pub(crate) fn has_ended(&mut self) -> bool {
+        if self.life == Life::Stopping && self.home.is_idle() {
+            self.life = Life::Draining;
+            // AcqRel: whoever sees the last count also sees the mail that came before it.
+            self.shared.idle_homes.fetch_add(1, Ordering::AcqRel);
+            self.shared.desks.iter().for_each(|desk| desk.bell.wake());
+        }
+        self.life == Life::Draining
+            && self.shared.idle_homes.load(Ordering::Acquire) >= self.shared.desks.len()
+            && self.ports.iter().all(Port::is_idle)
+    }
+
+    /// The poller panicked: its reads fail, their budgets are returned, the engine says so. Memory
+    /// that a device may still write is never given back.
+    pub(crate) fn fail(&mut self) {
+        self.shared.failed.store(true, Ordering::Release);
+        if self.life != Life::Draining {
+            self.shared.idle_homes.fetch_add(1, Ordering::AcqRel);
+        }
+        self.home.fail_all();
+    }
+}
+
+/// A borrowed descriptor of the bell, named so that its one use is found.
+trait BellFd {
+    fn as_fd_for_poll(&self) -> BorrowedFd<'_>;
+}
+
+impl BellFd for Arc<Bell> {
+    fn as_fd_for_poll(&self) -> BorrowedFd<'_> {
+        std::os::fd::AsFd::as_fd(&**self)
+    }
+}
+
+impl<L> Port<L> {
+    /// Switches the rail on or off. On clears its cooldown.
+    fn enable(&mut self, on: bool) {
+        self.clear_cooldown();
+        self.shared.state.set(if on { RailHealth::Up } else { RailHealth::Disabled });
+    }
+}

@@ -1,0 +1,499 @@
+//! A rail as its own poller sees it: what is in flight, since when, and what is being given up.
+//!
+//! Every piece is in one of four phases, each in posting order, so that what is overdue is always
+//! at a list's front and nothing is scanned:
+//!
+//! ```text
+//!   posted ──io_timeout, or the home cancels──► cancelling ──grace──► quiescing ──bound──► stuck
+//!      └──────────────┴───────── its completion ───────────┴──────────────┘
+//! ```
+
+use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use railring_dma::Part;
+use railring_transport::{Completion, Link, Nanos, Outcome, Refused, WorkRequest, WrId};
+use sq_cq::{Blame, Status};
+
+use crate::config::EngineConfig;
+use crate::home::Piece;
+use crate::mail::{Done, Hash, News, Order};
+use crate::poller::rate::RateMeter;
+use crate::shared::RailShared;
+use crate::slab::{Id, Linked, Links, List, NONE, Slab};
+use crate::stats::RailHealth;
+
+/// Consecutive faults of the rail before it cools down: one bad sector is not a bad disk.
+const FAULTS_TO_COOL: u32 = 3;
+/// The cooldown doubles at most so often.
+const COOLDOWN_DOUBLINGS_MAX: u32 = 6;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Posted,
+    Cancelling,
+    Quiescing,
+    Stuck,
+}
+
+const FLIGHTS: usize = 1;
+
+#[derive(Debug)]
+struct Flight {
+    home: u16,
+    piece: Id<Piece>,
+    bytes: u64,
+    hash: Hash,
+    posted_at: Nanos,
+    /// When the present phase began.
+    since: Nanos,
+    phase: Phase,
+    /// Why it is being given up.
+    cause: Status,
+    links: Links,
+}
+
+impl Linked<FLIGHTS> for Flight {
+    fn links(&mut self) -> &mut Links {
+        &mut self.links
+    }
+}
+
+/// Where a home's piece is on this rail.
+const BACKLOGGED: u32 = NONE - 1;
+const BACKLOGGED_CANCELLED: u32 = NONE - 2;
+
+/// A completion that waits for its hash and its way home.
+#[derive(Debug)]
+pub(crate) struct Reaped {
+    pub(crate) completion: Completion,
+}
+
+#[derive(Debug)]
+struct Bounds {
+    io_timeout_ns: u64,
+    cancel_grace_ns: u64,
+    quiet_bound_ns: u64,
+    cooldown_ns: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Port<L> {
+    pub(crate) rail: u16,
+    pub(crate) link: L,
+    flights: Slab<Flight>,
+    posted: List<FLIGHTS>,
+    cancelling: List<FLIGHTS>,
+    quiescing: List<FLIGHTS>,
+    backlog: VecDeque<Order>,
+    /// Per home: the flight, or backlog, of each of its piece slots.
+    by_home: Vec<Box<[u32]>>,
+    in_flight_bytes: u64,
+    /// Flights that were reported as stuck.
+    stuck: u32,
+    /// Something was queued since the last commit, or a cancel asked for.
+    dirty: bool,
+    pub(crate) reaped: VecDeque<Reaped>,
+    /// Pieces that ended otherwise than by a completion, on their way home.
+    pub(crate) news: VecDeque<(u16, Done)>,
+    /// Bytes hashed since the turn began.
+    pub(crate) hashed_bytes: u64,
+    rate: RateMeter,
+    bounds: Bounds,
+    faults: u32,
+    doublings: u32,
+    cooling_until: Nanos,
+    /// When a probe that was taken and never came is offered again.
+    probe_again_at: Nanos,
+    pub(crate) shared: Arc<RailShared>,
+}
+
+impl<L: Link> Port<L> {
+    pub(crate) fn new(
+        rail: u16,
+        link: L,
+        config: &EngineConfig,
+        homes: usize,
+        pieces: u32,
+        shared: Arc<RailShared>,
+    ) -> Self {
+        let limits = link.limits();
+        let wrs = limits.outstanding_wrs_max as usize;
+        let nanos = |d: std::time::Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
+        Port {
+            rail,
+            link,
+            flights: Slab::new(limits.outstanding_wrs_max),
+            posted: List::default(),
+            cancelling: List::default(),
+            quiescing: List::default(),
+            backlog: VecDeque::with_capacity(wrs * homes),
+            by_home: (0..homes).map(|_| vec![NONE; pieces as usize].into()).collect(),
+            in_flight_bytes: 0,
+            stuck: 0,
+            dirty: false,
+            reaped: VecDeque::with_capacity(wrs),
+            news: VecDeque::with_capacity(wrs),
+            hashed_bytes: 0,
+            rate: RateMeter::default(),
+            bounds: Bounds {
+                io_timeout_ns: nanos(config.io_timeout),
+                cancel_grace_ns: nanos(config.cancel_grace),
+                quiet_bound_ns: nanos(config.quiet_bound),
+                cooldown_ns: nanos(config.cooldown),
+            },
+            faults: 0,
+            doublings: 0,
+            cooling_until: Nanos(0),
+            probe_again_at: Nanos(0),
+            shared,
+        }
+    }
+
+    /// Whether nothing is in flight but what is stuck.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.flights.len() == self.stuck && self.backlog.is_empty() && self.reaped.is_empty()
+    }
+
+    /// Whether anything is in the link's hands.
+    #[inline]
+    pub(crate) fn has_flights(&self) -> bool {
+        !self.flights.is_empty()
+    }
+
+    /// What to wait for while something is in flight.
+    pub(crate) fn event_fd(&self) -> Option<BorrowedFd<'_>> {
+        if self.has_flights() { self.link.event_fd() } else { None }
+    }
+
+    /// Takes an order from a home. It is posted now or as soon as the link has room.
+    #[inline]
+    pub(crate) fn accept(&mut self, order: Order, now: Nanos) {
+        if self.backlog.is_empty() && !self.flights.is_full() {
+            self.post(order, now);
+        } else {
+            self.shelve(order);
+        }
+    }
+
+    fn shelve(&mut self, order: Order) {
+        self.by_home[order.home as usize][order.piece.slot as usize] = BACKLOGGED;
+        self.backlog.push_back(order);
+    }
+
+    #[inline]
+    fn post(&mut self, order: Order, now: Nanos) {
+        let Order { home, piece, target, offset, bytes_min, part, hash } = order;
+        let bytes = part.len() as u64;
+        let flight = Flight {
+            home,
+            piece,
+            bytes,
+            hash,
+            posted_at: now,
+            since: now,
+            phase: Phase::Posted,
+            cause: Status::OK,
+            links: Links::default(),
+        };
+        let id = self.flights.insert(flight).expect("the caller saw room");
+        let wr = WrId { slot: id.slot, generation: id.generation };
+        let request = WorkRequest { wr, target, offset, bytes_min, part };
+        match self.link.queue(request) {
+            Ok(()) => {
+                self.dirty = true;
+                self.posted.push_back(&mut self.flights, id.slot);
+                self.by_home[home as usize][piece.slot as usize] = id.slot;
+                self.in_flight_bytes += bytes;
+                self.shared.counters.in_flight_bytes_peak.raise_to(self.in_flight_bytes);
+            }
+            Err(Refused::Full(request)) => {
+                self.flights.remove_at(id.slot);
+                let part = request.part;
+                let order = Order { home, piece, target, offset, bytes_min, part, hash };
+                self.by_home[home as usize][piece.slot as usize] = BACKLOGGED;
+                self.backlog.push_front(order);
+            }
+            Err(Refused::Failed { request, status }) => {
+                self.flights.remove_at(id.slot);
+                self.by_home[home as usize][piece.slot as usize] = NONE;
+                self.note_fault(status, now);
+                self.shared.counters.failed.add(1);
+                let news_of = News::Failed { status };
+                let done = self.done(piece, Some(request.part), news_of);
+                self.news.push_back((home, done));
+            }
+        }
+    }
+
+    fn done(&self, piece: Id<Piece>, part: Option<Part>, news: News) -> Done {
+        Done { rail: self.rail, piece, part, news }
+    }
+
+    /// Posts what waited for room, as far as there is room.
+    pub(crate) fn post_backlog(&mut self, now: Nanos) {
+        for _ in 0..self.backlog.len() {
+            if self.flights.is_full() {
+                return;
+            }
+            let Some(order) = self.backlog.pop_front() else { return };
+            let place = &mut self.by_home[order.home as usize][order.piece.slot as usize];
+            if *place == BACKLOGGED_CANCELLED {
+                *place = NONE;
+                self.shared.counters.cancelled.add(1);
+                let news_of = News::Failed { status: Status::CANCELLED };
+                let done = self.done(order.piece, Some(order.part), news_of);
+                self.news.push_back((order.home, done));
+                continue;
+            }
+            let waiting = self.backlog.len();
+            self.post(order, now);
+            if self.backlog.len() > waiting {
+                return; // The link is full.
+            }
+        }
+    }
+
+    /// A home no longer wants its piece.
+    pub(crate) fn cancel(&mut self, home: u16, piece: Id<Piece>, now: Nanos) {
+        match self.by_home[home as usize][piece.slot as usize] {
+            NONE => {}
+            BACKLOGGED | BACKLOGGED_CANCELLED => {
+                self.by_home[home as usize][piece.slot as usize] = BACKLOGGED_CANCELLED;
+            }
+            slot => {
+                let flight = self.flights.at(slot);
+                if flight.piece == piece && flight.home == home && flight.phase == Phase::Posted {
+                    self.give_up(slot, Status::CANCELLED, now);
+                }
+            }
+        }
+    }
+
+    fn wr(&self, slot: u32) -> WrId {
+        WrId { slot, generation: self.flights.id_of(slot).generation }
+    }
+
+    fn give_up(&mut self, slot: u32, cause: Status, now: Nanos) {
+        self.posted.remove(&mut self.flights, slot);
+        self.enter(slot, Phase::Cancelling, now);
+        self.flights.at(slot).cause = cause;
+        self.cancelling.push_back(&mut self.flights, slot);
+        self.link.cancel(self.wr(slot), now);
+        self.dirty = true;
+    }
+
+    fn enter(&mut self, slot: u32, phase: Phase, now: Nanos) {
+        let flight = self.flights.at(slot);
+        flight.phase = phase;
+        flight.since = now;
+    }
+
+    /// Gives up what takes too long; each list's front is its oldest.
+    pub(crate) fn timers(&mut self, now: Nanos) {
+        while let Some(slot) = self.overdue(self.posted, self.bounds.io_timeout_ns, now) {
+            self.shared.counters.timeouts.add(1);
+            self.note_fault(Status::TIMED_OUT, now);
+            self.give_up(slot, Status::TIMED_OUT, now);
+        }
+        while let Some(slot) = self.overdue(self.cancelling, self.bounds.cancel_grace_ns, now) {
+            self.cancelling.remove(&mut self.flights, slot);
+            self.enter(slot, Phase::Quiescing, now);
+            self.quiescing.push_back(&mut self.flights, slot);
+            self.link.quiesce(self.wr(slot), now);
+            self.dirty = true;
+        }
+        while let Some(slot) = self.overdue(self.quiescing, self.bounds.quiet_bound_ns, now) {
+            self.quiescing.remove(&mut self.flights, slot);
+            self.enter(slot, Phase::Stuck, now);
+            self.stuck += 1;
+            self.shared.counters.stuck.add(1);
+            self.note_fault(Status::STUCK, now);
+            let flight = self.flights.at(slot);
+            let (home, piece) = (flight.home, flight.piece);
+            let cause = flight.cause;
+            self.by_home[home as usize][piece.slot as usize] = NONE;
+            let done = self.done(piece, None, News::Stuck { cause });
+            self.news.push_back((home, done));
+        }
+        if self.cooling_until != Nanos(0) && now >= self.cooling_until {
+            self.cooling_until = Nanos(0);
+            self.offer_probe(now);
+        } else if self.probe_is_lost() && now >= self.probe_again_at {
+            self.offer_probe(now);
+        }
+    }
+
+    /// Lets one piece try the rail again.
+    fn offer_probe(&mut self, now: Nanos) {
+        self.probe_again_at = now.after(self.bounds.cooldown_ns.max(1));
+        self.shared.state.set(RailHealth::Probing);
+    }
+
+    /// The probe was taken and nothing of it is here: its read was stopped before it was ordered.
+    fn probe_is_lost(&self) -> bool {
+        self.cooling_until == Nanos(0)
+            && self.flights.is_empty()
+            && self.shared.state.get() == RailHealth::Cooling
+    }
+
+    fn overdue(&mut self, list: List<FLIGHTS>, after_ns: u64, now: Nanos) -> Option<u32> {
+        let slot = list.front()?;
+        (now.since(self.flights.at(slot).since) >= after_ns).then_some(slot)
+    }
+
+    /// When [`Port::timers`] next has something to do.
+    pub(crate) fn next_timer(&self) -> Nanos {
+        let due = |list: &List<FLIGHTS>, after_ns: u64| {
+            list.front().map_or(Nanos::NEVER, |slot| self.flights.peek(slot).since.after(after_ns))
+        };
+        let cooling =
+            if self.cooling_until == Nanos(0) { Nanos::NEVER } else { self.cooling_until };
+        due(&self.posted, self.bounds.io_timeout_ns)
+            .min(due(&self.cancelling, self.bounds.cancel_grace_ns))
+            .min(due(&self.quiescing, self.bounds.quiet_bound_ns))
+            .min(cooling)
+            .min(if self.probe_is_lost() { self.probe_again_at } else { Nanos::NEVER })
+            .min(self.link.next_event().unwrap_or(Nanos::NEVER))
+    }
+
+    /// One doorbell for everything queued.
+    #[inline]
+    pub(crate) fn commit(&mut self, now: Nanos) {
+        if self.dirty {
+            self.dirty = false;
+            self.link.commit(now);
+            let counters = &self.shared.counters;
+            counters.in_flight.set(self.flights.len().into());
+            counters.in_flight_peak.raise_to(self.flights.len().into());
+            counters.in_flight_bytes.set(self.in_flight_bytes);
+        }
+    }
+
+    /// Collects at most `budget` completions; says how many.
+    #[inline]
+    pub(crate) fn reap(&mut self, now: Nanos, budget: usize) -> usize {
+        let Port { link, reaped, .. } = self;
+        link.reap(now, budget, &mut |completion| reaped.push_back(Reaped { completion }))
+    }
+
+    /// Hashes one completion if its home asked for that, and makes the news of it.
+    #[inline]
+    pub(crate) fn settle(&mut self, reaped: Reaped, now: Nanos) -> Option<(u16, Done)> {
+        let Completion { wr, part, outcome } = reaped.completion;
+        let id = Id::new(wr.slot, wr.generation);
+        let Some(phase) = self.flights.get_mut(id).map(|flight| flight.phase) else {
+            // A link brought a part it was not given under this name: a bug in the transport. The
+            // part is dropped, which leaks its memory rather than hand it to the wrong read.
+            self.shared.counters.strays.add(1);
+            return None;
+        };
+        match phase {
+            Phase::Posted => self.posted.remove(&mut self.flights, wr.slot),
+            Phase::Cancelling => self.cancelling.remove(&mut self.flights, wr.slot),
+            Phase::Quiescing => self.quiescing.remove(&mut self.flights, wr.slot),
+            Phase::Stuck => {
+                // Its home was told long ago: the memory goes back to where it was impounded.
+                let flight = self.flights.remove_at(wr.slot);
+                self.in_flight_bytes -= flight.bytes;
+                self.stuck -= 1;
+                self.shared.impound.repay(part);
+                return None;
+            }
+        }
+        let flight = self.flights.remove_at(wr.slot);
+        self.in_flight_bytes -= flight.bytes;
+        self.by_home[flight.home as usize][flight.piece.slot as usize] = NONE;
+        let news = self.judge(&flight, &part, outcome, now);
+        let done = self.done(flight.piece, Some(part), news);
+        Some((flight.home, done))
+    }
+
+    fn judge(&mut self, flight: &Flight, part: &Part, outcome: Outcome, now: Nanos) -> News {
+        match outcome {
+            Outcome::Done { bytes } => {
+                self.faults = 0;
+                if self.doublings > 0 || self.shared.state.get() != RailHealth::Up {
+                    self.come_back();
+                }
+                self.rate.landed(bytes, flight.posted_at, now, &self.shared.counters.rate);
+                let counters = &self.shared.counters;
+                counters.pieces.add(1);
+                counters.bytes.add(bytes);
+                counters.latency.record(now.since(flight.posted_at));
+                match flight.hash {
+                    Hash::None => News::Landed { hash: 0 },
+                    Hash::Bytes(bytes) => {
+                        counters.hashed_bytes.add(bytes);
+                        let whole = part.as_slice();
+                        let end =
+                            usize::try_from(bytes).map_or(whole.len(), |b| b.min(whole.len()));
+                        let hash = railring_catalog::checksum::stripe_checksum(&whole[..end]);
+                        self.hashed_bytes += bytes;
+                        News::Landed { hash }
+                    }
+                }
+            }
+            Outcome::Flushed => {
+                self.shared.counters.flushed.add(1);
+                News::Flushed
+            }
+            Outcome::Failed { status, vendor: _ } => {
+                // What was given up ends with the reason it was given up for, not with the
+                // cancellation's own status.
+                let status = if flight.cause.is_ok() { status } else { flight.cause };
+                if status == Status::CANCELLED {
+                    self.shared.counters.cancelled.add(1);
+                } else {
+                    self.shared.counters.failed.add(1);
+                }
+                if flight.cause.is_ok() {
+                    self.note_fault(status, now);
+                }
+                News::Failed { status }
+            }
+        }
+    }
+
+    /// Only the rail's own faults cool it down, and only when nothing succeeds between them.
+    fn note_fault(&mut self, status: Status, now: Nanos) {
+        let own = status.blame() == Blame::Rail || status == Status::TIMED_OUT;
+        if !own {
+            return;
+        }
+        self.shared.counters.rail_faults.add(1);
+        self.faults += 1;
+        let probing = self.shared.state.get() != RailHealth::Up && self.cooling_until == Nanos(0);
+        if self.faults < FAULTS_TO_COOL && !probing {
+            return;
+        }
+        if self.shared.state.get() == RailHealth::Disabled || self.cooling_until != Nanos(0) {
+            return;
+        }
+        self.faults = 0;
+        let length = self.bounds.cooldown_ns << self.doublings;
+        self.doublings = (self.doublings + 1).min(COOLDOWN_DOUBLINGS_MAX);
+        self.cooling_until = now.after(length.max(1));
+        self.shared.counters.cooldowns.add(1);
+        self.shared.state.set(RailHealth::Cooling);
+    }
+
+    /// A piece succeeded: that is the probe.
+    fn come_back(&mut self) {
+        if self.shared.state.get() == RailHealth::Disabled {
+            return;
+        }
+        self.doublings = 0;
+        self.cooling_until = Nanos(0);
+        self.shared.state.set(RailHealth::Up);
+    }
+}
+
+impl<L> Port<L> {
+    /// Forgets past faults.
+    pub(super) fn clear_cooldown(&mut self) {
+        (self.faults, self.doublings) = (0, 0);
+        self.cooling_until = Nanos(0);
+    }
+}

@@ -1,0 +1,501 @@
+//! The caller's ring: reads go in with their leases, completions come out with them.
+
+use std::fmt;
+use std::ops::Deref;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use railring_dma::{Lease, Loan, Receipt, RegionId};
+use railring_transport::Nanos;
+use sq_cq::{CallerEnd, CancelOutcome, Cqe, CqeFlags, ReadId, Status};
+
+use crate::home::Attached;
+use crate::memory::{Memory, PartList, Returned};
+use crate::push::{self, PushError, Refused};
+use crate::read::{Destination, Read, Scatter};
+use crate::shared::Shared;
+
+/// Who turns the pollers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Driver {
+    /// Threads of the engine.
+    Threads,
+    /// The caller, with `InlineEngine::turn`.
+    Caller,
+}
+
+/// How large a ring is and how its caller waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RingConfig {
+    /// Reads pushed and not yet taken by the poller. A power of two. Default 256.
+    pub sq_entries: u32,
+    /// CQEs of all accepted reads. A power of two. Default 1,024.
+    pub cq_entries: u32,
+    /// How long `wait` spins before it sleeps. Default 20 us.
+    pub spin: Duration,
+    /// The poller that is to be the ring's home; by default the one with the fewest rings.
+    pub poller: Option<u32>,
+}
+
+impl Default for RingConfig {
+    fn default() -> Self {
+        let spin = Duration::from_micros(20);
+        RingConfig { sq_entries: 256, cq_entries: 1024, spin, poller: None }
+    }
+}
+
+/// Why waiting made no sense.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WaitError {
+    /// An inline engine has no threads that could complete anything meanwhile.
+    #[error("this ring's engine is inline: wait with InlineEngine::wait, which makes its turns")]
+    Inline,
+    /// The ring's poller is gone; what was completed before can still be popped.
+    #[error("the engine is gone; what it completed before can still be popped")]
+    EngineGone,
+}
+
+#[derive(Debug)]
+enum Loans {
+    One(Loan),
+    Many(Scatter),
+}
+
+/// One end of a ring pair, of one caller. `Send`, not `Sync`: one thread at a time.
+///
+/// Dropping it cancels its reads. Their memory goes back to its pool when it is quiet.
+pub struct Ring {
+    end: CallerEnd<Attached, Returned>,
+    open: Box<[Option<Loans>]>,
+    shared: Arc<Shared>,
+    /// The region that the last lease was of: most are.
+    region: Option<KnownRegion>,
+    /// When the present batch was begun; stamped once per batch.
+    batch_at: Option<Nanos>,
+    spin: Duration,
+    driver: Driver,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct KnownRegion {
+    id: RegionId,
+    start: usize,
+    end: usize,
+}
+
+impl fmt::Debug for Ring {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ring")
+            .field("in_flight", &self.end.in_flight())
+            .field("cq_capacity", &self.end.cq_capacity())
+            .finish_non_exhaustive()
+    }
+}
+
+/// One CQE, with what it brought back. Derefs to the [`Cqe`].
+#[derive(Debug)]
+pub struct Completion {
+    cqe: Cqe,
+    receipt: Option<Receipt>,
+    lead_bytes: u64,
+    back: Option<Destination>,
+}
+
+impl Deref for Completion {
+    type Target = Cqe;
+    fn deref(&self) -> &Cqe {
+        &self.cqe
+    }
+}
+
+impl Completion {
+    /// The read's lease. Only the last CQE of a read has it, and that of a read that ended as
+    /// `Stuck` has not.
+    #[must_use]
+    pub fn into_lease(self) -> Option<Lease> {
+        match self.back {
+            Some(Destination::Lease(lease)) => Some(lease),
+            _ => None,
+        }
+    }
+
+    /// The leases of a scattered read. Only its last CQE has them.
+    #[must_use]
+    pub fn into_scatter(self) -> Option<Scatter> {
+        match self.back {
+            Some(Destination::Scatter(scatter)) => Some(scatter),
+            _ => None,
+        }
+    }
+
+    /// The read's outcome, if this is its last CQE.
+    #[must_use]
+    pub fn ended(&self) -> Option<Status> {
+        self.cqe.read_status()
+    }
+}
+
+impl Ring {
+    pub(crate) fn new(
+        end: CallerEnd<Attached, Returned>,
+        shared: Arc<Shared>,
+        spin: Duration,
+        driver: Driver,
+    ) -> Self {
+        let open = (0..end.cq_capacity()).map(|_| None).collect();
+        Ring { end, open, shared, region: None, batch_at: None, spin, driver }
+    }
+
+    /// Accepts a read, or gives it back. Not visible to the engine before [`Ring::submit`].
+    ///
+    /// # Errors
+    /// [`PushError::Full`] means "pop and try again", and only that; every other cause is final.
+    #[expect(clippy::result_large_err, reason = "a refused read comes back whole, lease and all")]
+    #[inline]
+    pub fn push<'o>(&mut self, mut read: Read<'o>) -> Result<ReadId, Refused<'o>> {
+        let checked = match push::check(&read, &self.shared, self.end.slots_per_read_max()) {
+            Ok(checked) => checked,
+            Err(why) => return Err(Refused { why, read }),
+        };
+        if let Err(why) = self.check_regions(&read) {
+            return Err(Refused { why, read });
+        }
+        let pushed_at = match self.batch_at {
+            Some(at) => at,
+            None => *self.batch_at.insert(self.shared.clock.now()),
+        };
+        let token = read.token.take();
+        let (memory, loans) = lend(read.into.take(), checked.bytes);
+        let attached = Attached { memory, token, pushed_at };
+        let sqe = match read.deadline.at(pushed_at) {
+            0 => checked.sqe,
+            at => checked.sqe.deadline_ns(at),
+        };
+        match self.end.push(sqe, checked.slots, attached) {
+            Ok(id) => {
+                self.open[id.slot as usize] = loans;
+                Ok(id)
+            }
+            Err(refused) => {
+                let Attached { memory, token, .. } = refused.attachment;
+                read.token = token;
+                read.into = take_back(loans, memory);
+                Err(Refused { why: refused.why.into(), read })
+            }
+        }
+    }
+
+    fn check_regions(&mut self, read: &Read<'_>) -> Result<(), PushError> {
+        match &read.into {
+            None => Ok(()),
+            Some(Destination::Lease(lease)) => self.check_region(lease),
+            Some(Destination::Scatter(scatter)) => {
+                scatter.leases.iter().try_for_each(|lease| self.check_region(lease))
+            }
+        }
+    }
+
+    /// Memory must be registered with this engine's rails.
+    #[inline]
+    fn check_region(&mut self, lease: &Lease) -> Result<(), PushError> {
+        let (id, address) = (lease.region(), lease.address().as_ptr() as usize);
+        let known = self.region.as_ref().is_some_and(|known| {
+            known.id == id && known.start <= address && address + lease.len() <= known.end
+        });
+        if known { Ok(()) } else { self.look_up_region(lease) }
+    }
+
+    #[cold]
+    fn look_up_region(&mut self, lease: &Lease) -> Result<(), PushError> {
+        let id = lease.region();
+        let (start, bytes) =
+            self.shared.registered_region(id).ok_or(PushError::UnregisteredMemory)?;
+        let known = KnownRegion { id, start, end: start + bytes };
+        let address = lease.address().as_ptr() as usize;
+        if address < start || address + lease.len() > known.end {
+            return Err(PushError::UnregisteredMemory);
+        }
+        self.region = Some(known);
+        Ok(())
+    }
+
+    /// Shows everything pushed to the engine and wakes it if it sleeps. Returns how many reads that
+    /// were.
+    #[inline]
+    pub fn submit(&mut self) -> u32 {
+        self.batch_at = None;
+        self.end.submit()
+    }
+
+    /// The next CQE. Pushing between pops is fine.
+    #[inline]
+    pub fn pop(&mut self) -> Option<Completion> {
+        loop {
+            let (cqe, returned) = self.end.pop()?;
+            let slot = cqe.read_id().slot as usize;
+            let Returned { part, lead_bytes, list } = returned;
+            let receipt = part.and_then(|part| repay(&mut self.open[slot], part));
+            if cqe.flags().contains(CqeFlags::INTERNAL) {
+                continue;
+            }
+            let back = if cqe.has_more() { None } else { self.settle(slot, list) };
+            return Some(Completion { cqe, receipt, lead_bytes, back });
+        }
+    }
+
+    #[inline]
+    fn settle(&mut self, slot: usize, list: Option<Box<PartList>>) -> Option<Destination> {
+        match self.open[slot].take()? {
+            Loans::One(loan) => match loan.settle() {
+                Ok(lease) => Some(Destination::Lease(lease)),
+                Err(loan) => {
+                    self.shared.impound.hold(loan);
+                    None
+                }
+            },
+            Loans::Many(mut scatter) => {
+                for loan in scatter.loans.drain(..) {
+                    match loan.settle() {
+                        Ok(lease) => scatter.leases.push(lease),
+                        Err(loan) => self.shared.impound.hold(loan),
+                    }
+                }
+                scatter.parts = list.unwrap_or_default();
+                Some(Destination::Scatter(scatter))
+            }
+        }
+    }
+
+    /// The bytes of a stripe that succeeded, readable now, before its read ends. `None` for a
+    /// stripe that failed, one that lies in several leases, one of a quiet read before its end,
+    /// and when the read has ended since.
+    #[must_use]
+    pub fn bytes<'a>(&'a self, completion: &'a Completion) -> Option<&'a [u8]> {
+        let (cqe, receipt) = (&completion.cqe, completion.receipt.as_ref()?);
+        if !cqe.status().is_ok() {
+            return None;
+        }
+        let stripe = usize::try_from(cqe.bytes()).ok()?;
+        let lead = usize::try_from(completion.lead_bytes).ok()?;
+        let returned = match &completion.back {
+            Some(Destination::Lease(lease)) => {
+                let at = receipt.address() - lease.address().as_ptr() as usize;
+                lease.as_slice().get(at..at + receipt.len())?
+            }
+            Some(Destination::Scatter(_)) => return None,
+            None => match self.open[cqe.read_id().slot as usize].as_ref()? {
+                Loans::One(loan) => loan.bytes(receipt)?,
+                Loans::Many(scatter) => {
+                    scatter.loans.iter().find_map(|loan| loan.bytes(receipt))?
+                }
+            },
+        };
+        // A stripe's bytes end what came back with it; less of them is one that straddles leases.
+        let returned = returned.get(lead..)?;
+        (returned.len() == stripe || completion.back.is_some())
+            .then(|| returned.get(returned.len().checked_sub(stripe)?..))
+            .flatten()
+    }
+
+    /// Asks for the read to end. It ends as `Cancelled`, or as it would have if it was first.
+    /// O(1), takes no CQ slot. Returns whether the engine was told.
+    pub fn cancel(&mut self, id: ReadId) -> bool {
+        self.batch_at = None;
+        self.end.cancel(id) == CancelOutcome::Sent
+    }
+
+    /// Waits until at least `min` CQEs can be popped, or all that are outstanding, for at most
+    /// `timeout`. Submits first. Returns how many can be popped.
+    ///
+    /// # Errors
+    /// The engine is inline, or gone with nothing left to pop.
+    pub fn wait(&mut self, min: u32, timeout: Duration) -> Result<usize, WaitError> {
+        if self.driver == Driver::Caller {
+            return Err(WaitError::Inline);
+        }
+        self.batch_at = None;
+        let ready = self.end.wait(min, Some(timeout), self.spin);
+        if ready == 0 && self.end.is_closed() && self.end.cq_len() == 0 {
+            return Err(WaitError::EngineGone);
+        }
+        Ok(ready)
+    }
+
+    /// For an event loop: asks that the descriptor become readable when there is something to pop.
+    /// `true`: there is something already, do not wait. After the descriptor was readable, call
+    /// [`Ring::clear_event`], pop everything, and arm again.
+    pub fn arm(&mut self) -> bool {
+        self.batch_at = None;
+        self.end.arm()
+    }
+
+    /// Takes [`Ring::arm`] back.
+    pub fn disarm(&mut self) {
+        self.end.disarm();
+    }
+
+    /// Makes the descriptor unreadable again.
+    pub fn clear_event(&mut self) {
+        self.end.clear_event();
+    }
+
+    /// Reads accepted whose last CQE was not popped.
+    #[must_use]
+    pub fn in_flight(&self) -> u32 {
+        self.end.in_flight()
+    }
+
+    /// CQEs that can be popped.
+    #[must_use]
+    pub fn ready(&self) -> u32 {
+        self.end.cq_len()
+    }
+
+    /// CQ slots that accepted reads hold: at most so many CQEs can still come.
+    pub(crate) fn outstanding(&self) -> u32 {
+        self.end.reserved()
+    }
+
+    /// CQ slots not reserved by accepted reads.
+    #[must_use]
+    pub fn free_slots(&self) -> u32 {
+        self.end.cq_capacity() - self.end.reserved()
+    }
+
+    /// The most stripes one read of this ring can have.
+    #[must_use]
+    pub fn stripes_max(&self) -> u32 {
+        self.end.slots_per_read_max()
+    }
+
+    /// Pushes refused as full so far. Monotone.
+    #[must_use]
+    pub fn full_answers(&self) -> u64 {
+        self.end.full_answers()
+    }
+
+    /// Whether a read's last CQE is still to be popped.
+    #[must_use]
+    pub fn is_live(&self, id: ReadId) -> bool {
+        self.end.live(id)
+    }
+
+    /// Whether the poller of this ring is gone.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.end.is_closed() || self.shared.failed.load(Ordering::Acquire)
+    }
+}
+
+impl AsFd for Ring {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.end.as_fd()
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        while self.pop().is_some() {}
+        for loans in &mut self.open {
+            match loans.take() {
+                None => {}
+                Some(Loans::One(loan)) => self.shared.impound.hold(loan),
+                Some(Loans::Many(scatter)) => {
+                    scatter.loans.into_iter().for_each(|loan| self.shared.impound.hold(loan));
+                }
+            }
+        }
+    }
+}
+
+#[inline]
+fn repay(open: &mut Option<Loans>, part: railring_dma::Part) -> Option<Receipt> {
+    match open.as_mut()? {
+        Loans::One(loan) => loan.repay(part).ok(),
+        Loans::Many(scatter) => {
+            let mut part = part;
+            for loan in &mut scatter.loans {
+                match loan.repay(part) {
+                    Ok(receipt) => return Some(receipt),
+                    Err(back) => part = back,
+                }
+            }
+            None
+        }
+    }
+}
+
+/// Lends exactly `bytes` of the destination; what is over stays with the loans.
+#[inline]
+fn lend(into: Option<Destination>, bytes: u64) -> (Memory, Option<Loans>) {
+    let mut left = usize::try_from(bytes).unwrap_or(usize::MAX);
+    match into {
+        None => (Memory::None, None),
+        Some(Destination::Lease(lease)) => {
+            let (loan, part) = lend_lease(lease, &mut left);
+            (part.map_or(Memory::None, Memory::One), Some(Loans::One(loan)))
+        }
+        Some(Destination::Scatter(mut scatter)) => {
+            let mut parts = std::mem::take(&mut scatter.parts);
+            for lease in scatter.leases.drain(..) {
+                let (loan, part) = lend_lease(lease, &mut left);
+                scatter.loans.push(loan);
+                parts.0.extend(part);
+            }
+            parts.0.reverse();
+            (Memory::Many(parts), Some(Loans::Many(scatter)))
+        }
+    }
+}
+
+#[inline]
+fn lend_lease(lease: Lease, left: &mut usize) -> (Loan, Option<railring_dma::Part>) {
+    let (mut loan, part) = lease.lend();
+    let (used, over) = if part.len() > *left {
+        let (used, over) = part.split_at(*left);
+        (used, Some(over))
+    } else {
+        (part, None)
+    };
+    *left -= used.len();
+    if let Some(part) = over {
+        let repaid = loan.repay(part);
+        debug_assert!(repaid.is_ok(), "a part goes back to its own loan");
+    }
+    if used.is_empty() {
+        let repaid = loan.repay(used);
+        debug_assert!(repaid.is_ok(), "a part goes back to its own loan");
+        return (loan, None);
+    }
+    (loan, Some(used))
+}
+
+/// Undoes [`lend`] for a push that was refused.
+fn take_back(loans: Option<Loans>, memory: Memory) -> Option<Destination> {
+    match (loans?, memory) {
+        (Loans::One(mut loan), Memory::One(part)) => {
+            let repaid = loan.repay(part);
+            debug_assert!(repaid.is_ok(), "a part goes back to its own loan");
+            loan.settle().ok().map(Destination::Lease)
+        }
+        (Loans::One(loan), _) => loan.settle().ok().map(Destination::Lease),
+        (Loans::Many(mut scatter), memory) => {
+            if let Memory::Many(mut parts) = memory {
+                let mut open = Some(Loans::Many(scatter));
+                for part in parts.0.drain(..) {
+                    let repaid = repay(&mut open, part);
+                    debug_assert!(repaid.is_some(), "a part goes back to its own loan");
+                }
+                let Some(Loans::Many(back)) = open else { return None };
+                scatter = back;
+                scatter.parts = parts;
+            }
+            let settled = scatter.loans.drain(..).filter_map(|loan| loan.settle().ok());
+            scatter.leases.extend(settled);
+            Some(Destination::Scatter(scatter))
+        }
+    }
+}

@@ -1,0 +1,481 @@
+//! What all threads of an engine share: registries behind locks that no read takes, and counters.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+
+use railring_dma::{Impounded, Loan, Part, Region, RegionId, Regions};
+use railring_transport::{Nanos, RailControl, RegisterError};
+use sq_cq::{Bell, Handle};
+
+use crate::config::EngineConfig;
+use crate::mail::{Inbox, SOURCE_CONTROL};
+use crate::object::ObjectInner;
+use crate::poller::Control;
+use crate::staging::Staging;
+use crate::stats::{EngineStats, HomeCounters, RailCounters, RailState, RailStats, latencies};
+
+/// A lock whose holders never panic half-way through a change, so poison says nothing.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// Where time comes from.
+#[derive(Debug)]
+pub(crate) enum Clock {
+    /// The kernel's monotonic clock.
+    Kernel,
+    /// The time of the last turn: virtual time.
+    Turns(AtomicU64),
+}
+
+impl Clock {
+    #[inline]
+    pub(crate) fn now(&self) -> Nanos {
+        match self {
+            Clock::Kernel => now(),
+            Clock::Turns(at) => Nanos(at.load(Ordering::Relaxed)),
+        }
+    }
+
+    pub(crate) fn set(&self, now: Nanos) {
+        if let Clock::Turns(at) = self {
+            at.store(now.0, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Monotonic time, from the kernel's clock.
+#[must_use]
+pub(crate) fn now() -> Nanos {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    let nanoseconds = u64::try_from(time.tv_nsec).unwrap_or(0);
+    Nanos(seconds * 1_000_000_000 + nanoseconds)
+}
+
+/// Messages to a poller that are not about single pieces. Cold: a lock and a growing list.
+#[derive(Debug)]
+pub(crate) struct Desk {
+    pub(crate) bell: Arc<Bell>,
+    pub(crate) inbox: Inbox,
+    waiting: Mutex<Vec<Control>>,
+    /// Which of the bell's ring sources are taken.
+    seats: Mutex<Vec<bool>>,
+    pub(crate) rings: AtomicU32,
+    pub(crate) counters: HomeCounters,
+    /// The CPU its thread is pinned to, plus one; 0 if it is not pinned.
+    pub(crate) pinned: AtomicU32,
+}
+
+impl Desk {
+    pub(crate) fn new(bell: Arc<Bell>, mail: usize, rings_max: u32) -> Self {
+        Desk {
+            inbox: Inbox::new(mail, Arc::clone(&bell)),
+            bell,
+            waiting: Mutex::new(Vec::new()),
+            seats: Mutex::new(vec![false; rings_max as usize]),
+            rings: AtomicU32::new(0),
+            counters: HomeCounters::default(),
+            pinned: AtomicU32::new(0),
+        }
+    }
+
+    /// Leaves a message; the poller sees it in its next turn, before any SQE pushed after this.
+    pub(crate) fn tell(&self, control: Control) {
+        lock(&self.waiting).push(control);
+        self.bell.mark(SOURCE_CONTROL);
+    }
+
+    /// A free ring source of this poller's bell.
+    pub(crate) fn take_seat(&self) -> Option<usize> {
+        let mut seats = lock(&self.seats);
+        let seat = seats.iter().position(|taken| !taken)?;
+        seats[seat] = true;
+        self.rings.fetch_add(1, Ordering::Relaxed);
+        Some(seat)
+    }
+
+    pub(crate) fn free_seat(&self, seat: usize) {
+        lock(&self.seats)[seat] = false;
+        self.rings.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn take(&self) -> Vec<Control> {
+        std::mem::take(&mut *lock(&self.waiting))
+    }
+}
+
+/// What is known of a rail outside its poller.
+#[derive(Debug)]
+pub(crate) struct RailShared {
+    pub(crate) counters: RailCounters,
+    pub(crate) state: RailState,
+    pub(crate) impound: Arc<Impound>,
+    pub(crate) link: Mutex<railring_transport::LinkStats>,
+}
+
+/// Memory that may still be written by something: kept until it comes back, for ever if it must.
+#[derive(Debug, Default)]
+pub(crate) struct Impound {
+    yard: Mutex<Yard>,
+}
+
+#[derive(Debug, Default)]
+struct Yard {
+    held: Vec<Impounded>,
+    /// Parts that came back before their loan was put here.
+    early: Vec<Part>,
+}
+
+impl Impound {
+    /// A read ended as stuck: its loan waits here for the parts that are still out.
+    pub(crate) fn hold(&self, loan: Loan) {
+        let mut yard = lock(&self.yard);
+        let mut held = loan.impound();
+        for part in std::mem::take(&mut yard.early) {
+            match held.repay(part) {
+                Ok(Some(lease)) => {
+                    drop(lease);
+                    return;
+                }
+                Ok(None) => {}
+                Err(part) => yard.early.push(part),
+            }
+        }
+        yard.held.push(held);
+    }
+
+    /// A part came back long after its read ended. Its lease goes back to its pool when it is
+    /// whole.
+    pub(crate) fn repay(&self, mut part: Part) {
+        let mut yard = lock(&self.yard);
+        for index in 0..yard.held.len() {
+            match yard.held[index].repay(part) {
+                Ok(Some(lease)) => {
+                    drop(lease);
+                    drop(yard.held.swap_remove(index));
+                    return;
+                }
+                Ok(None) => return,
+                Err(back) => part = back,
+            }
+        }
+        yard.early.push(part);
+    }
+}
+
+/// A bound that all pollers share.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    limit: u64,
+    used: AtomicU64,
+}
+
+impl Budget {
+    pub(crate) fn new(limit: u64) -> Self {
+        Budget { limit, used: AtomicU64::new(0) }
+    }
+
+    /// Takes `amount`. One request is always let through when nothing else is in use, so that no
+    /// limit can stop an engine for good.
+    #[inline]
+    pub(crate) fn take(&self, amount: u64) -> bool {
+        if self.limit == u64::MAX {
+            return true;
+        }
+        // Relaxed: the count bounds nothing but itself.
+        let take = |used: u64| {
+            (used == 0 || used.saturating_add(amount) <= self.limit).then_some(used + amount)
+        };
+        self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
+    }
+
+    #[inline]
+    pub(crate) fn give_back(&self, amount: u64) {
+        if self.limit != u64::MAX {
+            self.used.fetch_sub(amount, Ordering::Relaxed);
+        }
+    }
+}
+
+#[derive(Debug)]
+struct ObjectSlot {
+    generation: u32,
+    live: bool,
+    /// Pollers that have let go of it.
+    buried: usize,
+    connections: u32,
+}
+
+#[derive(Debug, Default)]
+struct Objects {
+    slots: Vec<ObjectSlot>,
+    free: Vec<u32>,
+}
+
+/// The engine's shared state.
+pub(crate) struct Shared {
+    pub(crate) config: EngineConfig,
+    pub(crate) clock: Clock,
+    pub(crate) controls: Arc<[Arc<dyn RailControl>]>,
+    pub(crate) regions: Regions,
+    pub(crate) desks: Box<[Arc<Desk>]>,
+    pub(crate) rails: Box<[Arc<RailShared>]>,
+    /// The poller of each rail.
+    pub(crate) route: Box<[u16]>,
+    pub(crate) staging: Box<[Staging]>,
+    pub(crate) impound: Arc<Impound>,
+    pub(crate) pieces: Budget,
+    pub(crate) bytes: Budget,
+    pub(crate) closing: AtomicBool,
+    pub(crate) failed: AtomicBool,
+    pub(crate) tokens: AtomicU64,
+    pub(crate) rings: AtomicU32,
+    /// Where each registered region lies: start address and length in bytes.
+    registered: Mutex<HashMap<RegionId, (usize, usize)>>,
+    /// Homes that were told to stop and have no reads left.
+    pub(crate) idle_homes: AtomicUsize,
+    pub(crate) registered_bytes: AtomicU64,
+    pub(crate) connections: AtomicU32,
+    objects: Mutex<Objects>,
+    /// Objects that a poller let go of, to be dropped where blocking is allowed.
+    graveyard: Mutex<Vec<Arc<ObjectInner>>>,
+    pub(crate) buried: Condvar,
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+/// The parts of [`Shared`] that its builder chooses.
+pub(crate) struct SharedParts {
+    pub(crate) config: EngineConfig,
+    pub(crate) clock: Clock,
+    pub(crate) controls: Arc<[Arc<dyn RailControl>]>,
+    pub(crate) regions: Regions,
+    pub(crate) desks: Box<[Arc<Desk>]>,
+    pub(crate) rails: Box<[Arc<RailShared>]>,
+    pub(crate) route: Box<[u16]>,
+    pub(crate) staging: Box<[Staging]>,
+    pub(crate) impound: Arc<Impound>,
+}
+
+impl Shared {
+    pub(crate) fn new(parts: SharedParts) -> Self {
+        let limits = parts.config.limits;
+        let pieces =
+            if limits.pieces_max == u32::MAX { u64::MAX } else { limits.pieces_max.into() };
+        Shared {
+            config: parts.config,
+            clock: parts.clock,
+            controls: parts.controls,
+            regions: parts.regions,
+            desks: parts.desks,
+            rails: parts.rails,
+            route: parts.route,
+            staging: parts.staging,
+            impound: parts.impound,
+            pieces: Budget::new(pieces),
+            bytes: Budget::new(limits.bytes_max),
+            closing: AtomicBool::new(false),
+            failed: AtomicBool::new(false),
+            tokens: AtomicU64::new(1),
+            rings: AtomicU32::new(0),
+            registered: Mutex::new(HashMap::new()),
+            idle_homes: AtomicUsize::new(0),
+            registered_bytes: AtomicU64::new(0),
+            connections: AtomicU32::new(0),
+            objects: Mutex::new(Objects::default()),
+            graveyard: Mutex::new(Vec::new()),
+            buried: Condvar::new(),
+        }
+    }
+
+    /// A ring's poller has forgotten it.
+    pub(crate) fn free_seat(&self, poller: usize, seat: usize) {
+        self.desks[poller].free_seat(seat);
+        self.rings.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// A handle for an object about to be opened; `None` when `objects_max` are open.
+    pub(crate) fn reserve_object(&self) -> Option<Handle> {
+        let mut objects = lock(&self.objects);
+        let slot = match objects.free.pop() {
+            Some(slot) => slot,
+            None => {
+                let slot = u32::try_from(objects.slots.len()).ok()?;
+                if slot >= self.config.objects_max {
+                    return None;
+                }
+                let fresh = ObjectSlot { generation: 1, live: false, buried: 0, connections: 0 };
+                objects.slots.push(fresh);
+                slot
+            }
+        };
+        let entry = &mut objects.slots[slot as usize];
+        entry.live = true;
+        entry.buried = 0;
+        Some(Handle { slot, generation: entry.generation })
+    }
+
+    pub(crate) fn note_connections(&self, handle: Handle, connections: u32) {
+        lock(&self.objects).slots[handle.slot as usize].connections = connections;
+    }
+
+    /// Gives a handle back that was never told to the pollers.
+    pub(crate) fn release_object(&self, handle: Handle) {
+        let mut objects = lock(&self.objects);
+        let entry = &mut objects.slots[handle.slot as usize];
+        entry.live = false;
+        entry.generation = entry.generation.wrapping_add(1).max(1);
+        let connections = std::mem::take(&mut entry.connections);
+        objects.free.push(handle.slot);
+        self.connections.fetch_sub(connections, Ordering::Relaxed);
+    }
+
+    /// The caller's last handle is gone: pollers let go once its reads have ended.
+    pub(crate) fn close_object(&self, handle: Handle) {
+        for desk in &self.desks {
+            desk.tell(Control::Close(handle));
+        }
+        self.sweep();
+    }
+
+    /// A poller lets go of an object; it may not block, so the object is dropped elsewhere.
+    pub(crate) fn bury(&self, object: Arc<ObjectInner>) {
+        lock(&self.graveyard).push(object);
+        self.buried.notify_one();
+    }
+
+    /// Drops what the pollers let go of, on a thread that may block.
+    pub(crate) fn sweep(&self) {
+        let buried = std::mem::take(&mut *lock(&self.graveyard));
+        for object in buried {
+            let handle = object.handle;
+            drop(object);
+            let pollers = self.desks.len();
+            let all = {
+                let mut objects = lock(&self.objects);
+                let entry = &mut objects.slots[handle.slot as usize];
+                entry.buried += 1;
+                entry.buried == pollers
+            };
+            if all {
+                self.release_object(handle);
+            }
+        }
+    }
+
+    /// Sweeps whenever something was buried, until `stop`. The control thread's body.
+    pub(crate) fn sweep_until(&self, stop: &AtomicBool) {
+        while !stop.load(Ordering::Acquire) {
+            let graveyard = lock(&self.graveyard);
+            let pause = std::time::Duration::from_secs(1);
+            let waited = self.buried.wait_timeout_while(graveyard, pause, |buried| {
+                buried.is_empty() && !stop.load(Ordering::Acquire)
+            });
+            drop(waited);
+            self.sweep();
+        }
+    }
+
+    /// Registers a region with every rail, or with none.
+    pub(crate) fn register(&self, region: &Region) -> Result<(), RegisterError> {
+        for (done, control) in self.controls.iter().enumerate() {
+            if let Err(error) = control.register(region) {
+                self.controls[..done].iter().for_each(|control| control.unregister(region.id()));
+                return Err(error);
+            }
+        }
+        let place = (region.base().as_ptr() as usize, region.bytes());
+        lock(&self.registered).insert(region.id(), place);
+        self.registered_bytes.fetch_add(region.bytes() as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    pub(crate) fn unregister(&self, region: RegionId) {
+        let Some((_, bytes)) = lock(&self.registered).remove(&region) else { return };
+        self.registered_bytes.fetch_sub(bytes as u64, Ordering::Relaxed);
+        self.controls.iter().for_each(|control| control.unregister(region));
+    }
+
+    pub(crate) fn registered_region(&self, region: RegionId) -> Option<(usize, usize)> {
+        lock(&self.registered).get(&region).copied()
+    }
+
+    /// Tells every poller to stop. Idempotent.
+    pub(crate) fn shut(&self) {
+        self.closing.store(true, Ordering::Release);
+        for desk in &self.desks {
+            desk.tell(Control::Stop);
+        }
+    }
+
+    pub(crate) fn engine_stats(&self) -> EngineStats {
+        let sum = |counter: fn(&HomeCounters) -> &crate::stats::Counter| {
+            self.desks.iter().map(|desk| counter(&desk.counters).get()).sum()
+        };
+        EngineStats {
+            turns: sum(|c| &c.turns),
+            turns_with_work: sum(|c| &c.turns_with_work),
+            sleeps: sum(|c| &c.sleeps),
+            reads: sum(|c| &c.reads),
+            reads_failed: sum(|c| &c.reads_failed),
+            stripes: sum(|c| &c.stripes),
+            retries: sum(|c| &c.retries),
+            steals: sum(|c| &c.steals),
+            mismatches: sum(|c| &c.mismatches),
+            table_fetches: sum(|c| &c.table_fetches),
+            staged_pieces: sum(|c| &c.staged_pieces),
+            reads_in_progress: sum(|c| &c.reads_in_progress),
+            registered_bytes: self.registered_bytes.load(Ordering::Relaxed),
+            impounded_bytes: self.regions.stats().impounded_bytes,
+        }
+    }
+
+    /// Asks the pollers for their links' counters, for the next snapshot.
+    pub(crate) fn ask_link_stats(&self) {
+        self.desks.iter().for_each(|desk| desk.tell(Control::ShareStats));
+    }
+
+    pub(crate) fn rail_stats(&self) -> Vec<RailStats> {
+        (0..self.rails.len()).map(|rail| self.stats_of(rail)).collect()
+    }
+
+    fn stats_of(&self, rail: usize) -> RailStats {
+        let (shared, counters) = (&self.rails[rail], &self.rails[rail].counters);
+        let (staging_used_bytes, staging_bytes) = self.staging[rail].gauge();
+        let poller = self.route[rail];
+        let pinned = self.desks[usize::from(poller)].pinned.load(Ordering::Relaxed);
+        RailStats {
+            info: self.controls[rail].info(),
+            health: shared.state.get(),
+            rate_bytes_per_s: counters.rate.get().saturating_mul(1000),
+            pieces: counters.pieces.get(),
+            bytes: counters.bytes.get(),
+            failed: counters.failed.get(),
+            rail_faults: counters.rail_faults.get(),
+            timeouts: counters.timeouts.get(),
+            cancelled: counters.cancelled.get(),
+            flushed: counters.flushed.get(),
+            stuck: counters.stuck.get(),
+            strays: counters.strays.get(),
+            cooldowns: counters.cooldowns.get(),
+            hashed_bytes: counters.hashed_bytes.get(),
+            in_flight: counters.in_flight.get(),
+            in_flight_peak: counters.in_flight_peak.get(),
+            in_flight_bytes: counters.in_flight_bytes.get(),
+            in_flight_bytes_peak: counters.in_flight_bytes_peak.get(),
+            staging_used_bytes,
+            staging_bytes,
+            latency: latencies(counters),
+            link: lock(&shared.link).clone(),
+            poller: poller.into(),
+            pinned_cpu: pinned.checked_sub(1),
+        }
+    }
+}

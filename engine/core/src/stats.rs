@@ -1,0 +1,372 @@
+//! Counters: one writer each, on cache lines of their own, read by anyone at any time.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use railring_transport::{LinkStats, RailInfo};
+
+/// A counter with one writer. Monotone; readers may see it a moment late.
+#[derive(Debug, Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    /// Only the one writer adds: a load and a store, no read-modify-write.
+    #[inline]
+    pub(crate) fn add(&self, amount: u64) {
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(amount), Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn raise_to(&self, value: u64) {
+        if value > self.0.load(Ordering::Relaxed) {
+            self.0.store(value, Ordering::Relaxed);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Buckets per power of two: values are told apart to within an eighth.
+const STEPS_LOG2: u32 = 3;
+const STEPS: usize = 1 << STEPS_LOG2;
+const BUCKETS: usize = STEPS * 38;
+
+/// Latencies of pieces in log-linear buckets; one writer.
+#[derive(Debug)]
+pub(crate) struct Histogram {
+    buckets: [Counter; BUCKETS],
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Histogram { buckets: std::array::from_fn(|_| Counter::default()) }
+    }
+}
+
+fn bucket_of(value: u64) -> usize {
+    if value < STEPS as u64 {
+        return usize::try_from(value).expect("below 8");
+    }
+    let log2 = value.ilog2();
+    let step = usize::try_from(value >> (log2 - STEPS_LOG2)).expect("below 16") - STEPS;
+    let octave = (log2 - STEPS_LOG2) as usize + 1;
+    (octave * STEPS + step).min(BUCKETS - 1)
+}
+
+/// The largest value of a bucket.
+fn bucket_top(bucket: usize) -> u64 {
+    let (octave, step) = (bucket / STEPS, bucket % STEPS);
+    if octave == 0 {
+        return step as u64;
+    }
+    (((STEPS + step + 1) as u64) << (octave - 1)) - 1
+}
+
+impl Histogram {
+    #[inline]
+    pub(crate) fn record(&self, nanoseconds: u64) {
+        self.buckets[bucket_of(nanoseconds)].add(1);
+    }
+
+    fn snapshot(&self) -> Latencies {
+        Latencies { counts: self.buckets.iter().map(Counter::get).collect() }
+    }
+}
+
+/// A snapshot of a latency histogram, in nanoseconds, exact to within an eighth.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Latencies {
+    counts: Vec<u64>,
+}
+
+impl Latencies {
+    /// How many were recorded.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// The value that `quantile` (0 to 1) of the recorded ones do not exceed; `None` before any.
+    #[must_use]
+    pub fn quantile_ns(&self, quantile: f64) -> Option<u64> {
+        let count = self.count();
+        if count == 0 {
+            return None;
+        }
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            clippy::cast_precision_loss,
+            reason = "a rank among counts"
+        )]
+        let rank = ((count as f64 * quantile.clamp(0.0, 1.0)).ceil() as u64).max(1);
+        let mut seen = 0;
+        self.counts.iter().enumerate().find_map(|(bucket, &n)| {
+            seen += n;
+            (seen >= rank).then(|| bucket_top(bucket))
+        })
+    }
+}
+
+/// What the rail's poller counts.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct RailCounters {
+    pub(crate) pieces: Counter,
+    pub(crate) bytes: Counter,
+    pub(crate) failed: Counter,
+    pub(crate) rail_faults: Counter,
+    pub(crate) timeouts: Counter,
+    pub(crate) cancelled: Counter,
+    pub(crate) flushed: Counter,
+    pub(crate) stuck: Counter,
+    pub(crate) strays: Counter,
+    pub(crate) cooldowns: Counter,
+    pub(crate) hashed_bytes: Counter,
+    pub(crate) in_flight: Counter,
+    pub(crate) in_flight_peak: Counter,
+    pub(crate) in_flight_bytes: Counter,
+    pub(crate) in_flight_bytes_peak: Counter,
+    /// Bytes per millisecond.
+    pub(crate) rate: Counter,
+    pub(crate) latency: Histogram,
+}
+
+/// What one home poller counts; `steals` and `retries` by the rail that received the piece.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct HomeCounters {
+    pub(crate) turns: Counter,
+    pub(crate) turns_with_work: Counter,
+    pub(crate) sleeps: Counter,
+    pub(crate) reads: Counter,
+    pub(crate) reads_failed: Counter,
+    pub(crate) stripes: Counter,
+    pub(crate) retries: Counter,
+    pub(crate) steals: Counter,
+    pub(crate) mismatches: Counter,
+    pub(crate) table_fetches: Counter,
+    pub(crate) staged_pieces: Counter,
+    pub(crate) reads_in_progress: Counter,
+}
+
+/// Up, cooling down, or waiting for a probe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RailHealth {
+    /// In use.
+    Up,
+    /// Not used until its cooldown is over.
+    Cooling,
+    /// One piece at a time may try it.
+    Probing,
+    /// Switched off by the caller.
+    Disabled,
+}
+
+impl RailHealth {
+    /// Whether a piece may be given to the rail at all.
+    #[inline]
+    pub(crate) fn takes_pieces(self) -> bool {
+        matches!(self, RailHealth::Up | RailHealth::Probing)
+    }
+}
+
+impl fmt::Display for RailHealth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            RailHealth::Up => "up",
+            RailHealth::Cooling => "cooling",
+            RailHealth::Probing => "probing",
+            RailHealth::Disabled => "disabled",
+        })
+    }
+}
+
+/// One rail, as it was a moment ago. Counts are monotone, gauges are of now.
+#[derive(Clone, Debug)]
+pub struct RailStats {
+    /// What the rail is.
+    pub info: RailInfo,
+    /// Whether it is in use.
+    pub health: RailHealth,
+    /// Measured rate in bytes per second; 0 before there is a measurement.
+    pub rate_bytes_per_s: u64,
+    /// Pieces that landed.
+    pub pieces: u64,
+    /// Bytes that landed.
+    pub bytes: u64,
+    /// Pieces that failed, for whatever cause.
+    pub failed: u64,
+    /// Failures that were the rail's own.
+    pub rail_faults: u64,
+    /// Attempts given up because they took too long.
+    pub timeouts: u64,
+    /// Pieces cancelled because their read was.
+    pub cancelled: u64,
+    /// Pieces thrown back by another's quiescence.
+    pub flushed: u64,
+    /// Pieces that did not become quiet within the bound.
+    pub stuck: u64,
+    /// Parts that the link brought under no name it was given: a bug of the transport.
+    pub strays: u64,
+    /// Cooldowns begun.
+    pub cooldowns: u64,
+    /// Bytes hashed on this rail's poller.
+    pub hashed_bytes: u64,
+    /// Pieces in flight.
+    pub in_flight: u64,
+    /// Most pieces in flight so far.
+    pub in_flight_peak: u64,
+    /// Bytes in flight.
+    pub in_flight_bytes: u64,
+    /// Most bytes in flight so far.
+    pub in_flight_bytes_peak: u64,
+    /// Bytes of staging memory in use.
+    pub staging_used_bytes: u64,
+    /// Bytes of staging memory in all.
+    pub staging_bytes: u64,
+    /// Post-to-completion latencies of pieces.
+    pub latency: Latencies,
+    /// The link's own counters.
+    pub link: LinkStats,
+    /// The poller that drives it.
+    pub poller: u32,
+    /// The CPU that poller is pinned to, as read back; `None` if it is not pinned.
+    pub pinned_cpu: Option<u32>,
+}
+
+impl fmt::Display for RailStats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let quantile = |q| self.latency.quantile_ns(q).unwrap_or(0) / 1000;
+        write!(
+            f,
+            "{} {} {}: {} B in {} pieces, {} MB/s, p50 {} us, p99 {} us, {} failed, {} in flight",
+            self.info.kind,
+            self.info.name,
+            self.health,
+            self.bytes,
+            self.pieces,
+            self.rate_bytes_per_s / 1_000_000,
+            quantile(0.5),
+            quantile(0.99),
+            self.failed,
+            self.in_flight,
+        )
+    }
+}
+
+/// The engine as a whole, as it was a moment ago.
+#[derive(Clone, Debug, Default)]
+pub struct EngineStats {
+    /// Turns of all pollers.
+    pub turns: u64,
+    /// Turns that found something to do.
+    pub turns_with_work: u64,
+    /// Times a poller went to sleep.
+    pub sleeps: u64,
+    /// Reads ended.
+    pub reads: u64,
+    /// Reads that ended with an error.
+    pub reads_failed: u64,
+    /// Stripes ended.
+    pub stripes: u64,
+    /// Pieces tried again.
+    pub retries: u64,
+    /// Pieces an idle rail took over.
+    pub steals: u64,
+    /// Checksum mismatches seen, retried or not.
+    pub mismatches: u64,
+    /// Block tables fetched.
+    pub table_fetches: u64,
+    /// Pieces that went through staging memory.
+    pub staged_pieces: u64,
+    /// Reads that pollers are working on.
+    pub reads_in_progress: u64,
+    /// Bytes registered with rails.
+    pub registered_bytes: u64,
+    /// Bytes impounded because quiet could not be proved.
+    pub impounded_bytes: u64,
+}
+
+/// What pollers tell each other about a rail; written by the rail's poller.
+#[derive(Debug)]
+pub(crate) struct RailState {
+    pub(crate) health: AtomicU32,
+}
+
+impl RailState {
+    pub(crate) fn new() -> Self {
+        RailState { health: AtomicU32::new(RailHealth::Up as u32) }
+    }
+
+    #[inline]
+    pub(crate) fn get(&self) -> RailHealth {
+        match self.health.load(Ordering::Relaxed) {
+            0 => RailHealth::Up,
+            1 => RailHealth::Cooling,
+            2 => RailHealth::Probing,
+            _ => RailHealth::Disabled,
+        }
+    }
+
+    pub(crate) fn set(&self, health: RailHealth) {
+        self.health.store(health as u32, Ordering::Relaxed);
+    }
+
+    /// Takes the one ticket of a rail that waits for a probe: it counts as cooling until the
+    /// probe has ended.
+    pub(crate) fn take_probe(&self) -> bool {
+        self.health
+            .compare_exchange(
+                RailHealth::Probing as u32,
+                RailHealth::Cooling as u32,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            )
+            .is_ok()
+    }
+}
+
+pub(crate) fn latencies(counters: &RailCounters) -> Latencies {
+    counters.latency.snapshot()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_bucket_holds_its_values(value in 0u64..1 << 37) {
+            let bucket = bucket_of(value);
+            prop_assert!(value <= bucket_top(bucket));
+            prop_assert!(bucket == 0 || value > bucket_top(bucket - 1));
+            prop_assert!(bucket_top(bucket) <= value + value / 8);
+        }
+    }
+
+    #[test]
+    fn quantiles_are_ranks() {
+        let histogram = Histogram::default();
+        assert_eq!(histogram.snapshot().quantile_ns(0.5), None);
+        for value in 1..=7 {
+            histogram.record(value);
+        }
+        let snapshot = histogram.snapshot();
+        assert_eq!(snapshot.quantile_ns(0.0), Some(1));
+        assert_eq!(snapshot.quantile_ns(0.5), Some(4));
+        assert_eq!(snapshot.quantile_ns(1.0), Some(7));
+        histogram.record(u64::MAX);
+        assert!(histogram.snapshot().quantile_ns(1.0).expect("some") > 1 << 37);
+    }
+}
