@@ -14,6 +14,7 @@ mod merge;
 pub mod pin;
 pub mod plan;
 pub mod railspec;
+pub mod render;
 mod sysfs;
 pub mod tree;
 pub mod units;

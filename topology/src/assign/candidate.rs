@@ -119,7 +119,7 @@ impl Candidate {
     }
 
     pub(super) fn port(&self) -> Option<&Through> {
-        let is_port = |t: &&Through| matches!(t, Through::Port { .. } | Through::Disk(_));
+        let is_port = |t: &&Through| matches!(t, Through::Port { .. });
         self.stages.iter().map(|stage| &stage.through).find(is_port)
     }
 

@@ -39,7 +39,7 @@ fn one_per_port(candidates: &[Candidate], passed_over: &mut Vec<PassedOver>) -> 
     let mut chosen: Vec<usize> = Vec::new();
     for index in by_preference {
         let candidate = &candidates[index];
-        // Directories on one disk are several rails only if the caller says so too.
+        // Directories on one disk stay: the caller named each.
         let port = candidate.port();
         let first =
             chosen.iter().find(|&&first| port.is_some() && candidates[first].port() == port);

@@ -150,7 +150,7 @@ impl PciFunction {
         match self.class.map(|class| class >> 8) {
             Some(0x0604) => "bridge",
             Some(0x0200) => "Ethernet",
-            Some(0x0207) => "InfiniBand",
+            Some(0x0207 | 0x0c06) => "InfiniBand",
             Some(0x0280 | 0x0202..=0x0206) => "network",
             Some(0x0108) => "NVMe",
             Some(0x0100..=0x01ff) => "storage",
