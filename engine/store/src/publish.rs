@@ -77,14 +77,15 @@ impl PutJob<'_> {
             directory.write_new(&staged, &bytes)?;
             self.bytes_written += bytes.len() as u64;
         }
-        // Whatever happens from here on, the drop must not touch data.
+        // From the first rename on, the drop must not touch data.
         self.state = PutState::Published;
         let mut failures = Vec::new();
-        let mut durable = false;
+        let (mut visible, mut durable) = (false, false);
         for directory in self.store.present() {
-            let placed = directory
-                .rename(&staged, &name.manifest())
-                .and_then(|()| directory.sync_dir(&name.hash.leaf().path()));
+            let placed = directory.rename(&staged, &name.manifest()).and_then(|()| {
+                visible = true;
+                directory.sync_dir(&name.hash.leaf().path())
+            });
             match placed {
                 Ok(()) => durable = true,
                 Err(e) => failures.push((directory.path.clone(), e)),
@@ -98,7 +99,7 @@ impl PutJob<'_> {
             return Ok(());
         }
         let Some((_, cause)) = failures.into_iter().next() else { return Ok(()) };
-        if self.take_back(name).is_err() {
+        if visible && self.take_back(name).is_err() {
             return Err(PutError::Indeterminate { generation: name.generation, cause });
         }
         self.state = PutState::Private;

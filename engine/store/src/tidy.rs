@@ -296,6 +296,7 @@ impl Store {
             GroupState::Valid(manifest) => {
                 self.repair(lock, &group, manifest)?;
                 self.sync_leaves(name)?;
+                self.tidy_hash(lock, name.hash)?;
             }
             // Someone must look at it; lookups say so.
             GroupState::Conflict(..) | GroupState::Damaged => {}

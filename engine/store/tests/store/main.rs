@@ -2,5 +2,8 @@
 
 mod common;
 mod crash;
+mod damage;
+mod disk;
+mod faults;
 mod laws;
 mod memory;
