@@ -1,1 +1,29 @@
-//! Placeholder.
+//! Reads striped objects over several I/O paths at once, through an io_uring-style pair of rings.
+#![forbid(unsafe_code)]
+
+mod builder;
+mod link;
+mod rails;
+
+pub use builder::{Engine, EngineBuilder, EngineError, InlineEngine, Pinning, Strictness};
+pub use link::AnyLink;
+pub use rails::{RailError, RailSet};
+
+pub use railring_catalog as catalog;
+pub use railring_dma as dma;
+pub use railring_file as file;
+pub use railring_sim as sim;
+pub use railring_store as store;
+pub use railring_topology as topology;
+pub use railring_transport as transport;
+
+pub use railring_catalog::{ObjectKey, Placement};
+pub use railring_core::{
+    BuildError, CancelToken, Completion, ConfigError, Destination, EngineConfig, EngineStats,
+    Latencies, Limits, MemoryError, NoSuchRail, Object, OpenError, Policy, PollerStart, PoolConfig,
+    Progress, PushError, RailHealth, RailStats, Read, Refused, Ring, RingConfig, RingMakeError,
+    Scatter, WaitError, Waiting,
+};
+pub use railring_dma::{Lease, Pool};
+pub use railring_store::Store;
+pub use sq_cq::{Cqe, Proof, ReadId, Status};

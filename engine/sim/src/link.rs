@@ -202,6 +202,10 @@ impl Link for SimLink {
         }
     }
 
+    fn has_uncommitted(&self) -> bool {
+        !self.queued.is_empty()
+    }
+
     fn reap(&mut self, now: Nanos, budget: usize, sink: &mut dyn FnMut(Completion)) -> usize {
         self.device.advance(now);
         self.retry_at = self.retry_at.filter(|at| *at > now);

@@ -216,6 +216,11 @@ pub trait Link: Send {
     /// queued for the next commit; what it refused for good comes back through `reap`.
     fn commit(&mut self, now: Nanos);
 
+    /// Whether requests wait for another commit, because the device took only some at the last.
+    fn has_uncommitted(&self) -> bool {
+        false
+    }
+
     /// Passes at most `budget` finished requests to `sink` and returns how many.
     fn reap(&mut self, now: Nanos, budget: usize, sink: &mut dyn FnMut(Completion)) -> usize;
 

@@ -362,8 +362,8 @@ impl<L: Link> Port<L> {
     #[inline]
     pub(crate) fn commit(&mut self, now: Nanos) {
         if self.dirty {
-            self.dirty = false;
             self.link.commit(now);
+            self.dirty = self.link.has_uncommitted();
             let counters = &self.shared.counters;
             counters.in_flight.set(self.flights.len().into());
             counters.in_flight_peak.raise_to(self.flights.len().into());
