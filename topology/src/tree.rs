@@ -167,6 +167,13 @@ impl Tree {
         }
     }
 
+    /// Records that something is there, unless more is known of it already.
+    fn record_presence(&self, path: &str, entry: Entry) {
+        if let Some(recording) = &self.recording {
+            recording.borrow_mut().entry(path.to_owned()).or_insert(entry);
+        }
+    }
+
     /// The target of the link at `path`, whose folder must be resolved; `None` when it is no link.
     fn raw_link(&self, path: &str) -> Result<Option<String>, Why> {
         let target = match &self.backing {
@@ -332,25 +339,36 @@ impl Tree {
         let mut names = Vec::new();
         for entry in fs::read_dir(root.join(here)).map_err(|e| Why::of(&e))?.flatten() {
             let Ok(name) = entry.file_name().into_string() else { continue };
-            if self.recording.is_some() && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                self.record(&join(here, &name), || Entry::Folder);
+            if self.recording.is_some() {
+                let path = join(here, &name);
+                match entry.file_type() {
+                    Ok(kind) if kind.is_symlink() => drop(self.raw_link(&path)),
+                    Ok(kind) if kind.is_dir() => self.record_presence(&path, Entry::Folder),
+                    _ => self.record_presence(&path, Entry::File(Vec::new())),
+                }
             }
             names.push(name);
         }
         names.sort();
-        self.record(here, || Entry::Folder);
+        self.record_presence(here, Entry::Folder);
         Ok(names)
     }
 
     /// True when something is at `path`.
     pub(crate) fn exists(&self, path: &str) -> bool {
-        self.resolve(path).is_ok()
+        let found = self.resolve(path);
+        if let Ok(here) = &found {
+            self.record_presence(here, Entry::Folder);
+        }
+        found.is_ok()
     }
 
-    /// The last part of where the link at `path` leads.
+    /// The last part of where the link at `path` leads, whether or not that is there.
     pub(crate) fn link_name(&self, path: &str) -> Option<String> {
-        let target = self.resolve(path).ok()?;
-        let name = target.rsplit('/').next()?.to_owned();
+        let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
+        let here = join(&self.resolve(folder).ok()?, name);
+        let target = self.raw_link(&here).ok().flatten()?;
+        let name = target.trim_end_matches('/').rsplit('/').next()?.to_owned();
         (!name.is_empty()).then_some(name)
     }
 }

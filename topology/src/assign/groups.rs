@@ -110,6 +110,9 @@ pub(super) fn evaluate(candidates: &[Candidate], chosen: &[usize]) -> (Vec<Group
             return;
         }
         let rails: Vec<u16> = stage.members.iter().map(|member| number[member]).collect();
+        // Where a port's rate is unknown, its rail could at least use its own links alone.
+        let alone = || sum(stage.members.iter().map(|&member| candidates[member].alone()));
+        let wanted = wanted.or_else(alone);
         let same = |group: &&mut Group| group.kind == kind && group.rails == rails;
         if let Some(known) = groups.iter_mut().find(same) {
             // A card has a slot and an identity, and a switch several links in a row.

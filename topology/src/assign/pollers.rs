@@ -262,6 +262,7 @@ impl<'a> Placer<'a> {
             why.push("the core of cpu 0, as no other is free there".into());
         }
         match self.busy.get(&cpu) {
+            Some(1) => why.push("it also serves an interrupt of the NICs".into()),
             Some(count) => why.push(format!("it also serves {count} interrupts of the NICs")),
             None if !self.busy.is_empty() => why.push("no interrupts of the NICs".into()),
             None => {}

@@ -10,7 +10,7 @@
 //! ```
 
 use super::layout::{Branch, Kind, Place, node_line, places};
-use super::text::{path_text, rate};
+use super::text::rate;
 use crate::id::CpuId;
 use crate::machine::{Core, CoreKind, Machine};
 use crate::plan::{Plan, PollerPlacement, RailPlacement};
@@ -18,14 +18,15 @@ use crate::plan::{Plan, PollerPlacement, RailPlacement};
 const WIDTH: u32 = 1240;
 const MARGIN: u32 = 24;
 const ROW: u32 = 24;
-const CORES_X: u32 = MARGIN + 16;
 const TREE_X: u32 = 340;
-const RAILS_X: u32 = 900;
+const RAILS_X: u32 = 940;
 const INDENT: u32 = 18;
-const CELL: u32 = 26;
-const CELLS_PER_LINE: u32 = 10;
+const CELL: u32 = 32;
+const CELLS_PER_LINE: u32 = 8;
+/// Nodes without devices that stand side by side.
+const BARE_PER_LINE: usize = 3;
 /// Characters of 12 px text between the tree's column and the rails'.
-const TREE_CHARS: usize = 88;
+const TREE_CHARS: usize = 92;
 
 /// Colours of pollers, far apart from each other also for the colour-blind (after Okabe and Ito,
 /// "Color Universal Design", 2008).
@@ -44,8 +45,17 @@ struct Drawing<'a> {
 pub fn svg(machine: &Machine, plan: Option<&Plan>) -> String {
     let mut drawing = Drawing { machine, plan, body: String::new(), y: MARGIN };
     drawing.title();
-    for place in places(machine, plan) {
-        drawing.place(&place);
+    let places = places(machine, plan);
+    let mut rest = places.as_slice();
+    while let Some(first) = rest.first() {
+        let bare = rest.iter().take_while(|place| place.branches.is_empty()).count();
+        let count = bare.min(BARE_PER_LINE);
+        if count == 0 {
+            drawing.place(first);
+        } else {
+            drawing.bare(&rest[..count]);
+        }
+        rest = &rest[count.max(1)..];
     }
     drawing.legend();
     drawing.warnings();
@@ -85,6 +95,10 @@ fn shorten(text: &str, chars: usize) -> String {
 
 fn colour_of(poller: &PollerPlacement) -> &'static str {
     COLOURS[usize::from(poller.number) % COLOURS.len()]
+}
+
+fn core_lines(cores: &[Core]) -> u32 {
+    (cores.len() as u32).div_ceil(CELLS_PER_LINE)
 }
 
 /// Rows a tree takes.
@@ -141,10 +155,31 @@ impl Drawing<'_> {
     }
 
     fn place(&mut self, place: &Place) {
-        let cores = self.cores_of(place);
-        let core_lines = (cores.len() as u32).div_ceil(CELLS_PER_LINE);
-        let height = 44 + (core_lines * (CELL + 4)).max(rows(&place.branches) * ROW) + 10;
-        let (x, y, width) = (MARGIN, self.y, WIDTH - 2 * MARGIN);
+        let lines = core_lines(&self.cores_of(place)) * (CELL + 4);
+        let height = 44 + lines.max(rows(&place.branches) * ROW) + 10;
+        self.node_box(place, [MARGIN, WIDTH - 2 * MARGIN, height]);
+        let mut row = self.y + 38;
+        for branch in &place.branches {
+            row = self.branch(branch, TREE_X, row);
+        }
+        self.y += height + 14;
+    }
+
+    /// Nodes without devices, side by side.
+    fn bare(&mut self, places: &[Place]) {
+        let lines = places.iter().map(|place| core_lines(&self.cores_of(place))).max();
+        let height = 44 + lines.unwrap_or(0) * (CELL + 4) + 6;
+        let count = BARE_PER_LINE as u32;
+        let width = (WIDTH - 2 * MARGIN - (count - 1) * 14) / count;
+        for (at, place) in (0_u32..).zip(places) {
+            self.node_box(place, [MARGIN + at * (width + 14), width, height]);
+        }
+        self.y += height + 14;
+    }
+
+    /// A node's frame at `[x, width, height]`, its name and its cores.
+    fn node_box(&mut self, place: &Place, [x, width, height]: [u32; 3]) {
+        let y = self.y;
         self.push(&format!(
             "<rect x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\" rx=\"8\" \
              fill=\"#f7f8fa\" stroke=\"#9aa4b2\"/>"
@@ -153,19 +188,14 @@ impl Drawing<'_> {
             Some(id) => (format!("node {id}"), node_line(self.machine, id)),
             None => ("node unknown".to_owned(), "no source tells where these are".to_owned()),
         };
-        self.text(CORES_X, y + 22, "font-size=\"14\" font-weight=\"bold\"", &name);
-        self.text(CORES_X + 110, y + 22, "fill=\"#555555\"", &shorten(&about, 130));
-        for (at, core) in cores.iter().enumerate() {
-            let at = at as u32;
-            let cell_x = CORES_X + at % CELLS_PER_LINE * (CELL + 3);
+        let room = (width as usize - 110) / 7;
+        self.text(x + 16, y + 22, "font-size=\"14\" font-weight=\"bold\"", &name);
+        self.text(x + 90, y + 22, "fill=\"#555555\"", &shorten(&about, room));
+        for (at, core) in (0_u32..).zip(&self.cores_of(place)) {
+            let cell_x = x + 16 + at % CELLS_PER_LINE * (CELL + 4);
             let cell_y = y + 38 + at / CELLS_PER_LINE * (CELL + 4);
             self.core(core, cell_x, cell_y);
         }
-        let mut row = y + 38;
-        for branch in &place.branches {
-            row = self.branch(branch, TREE_X, row);
-        }
-        self.y += height + 14;
     }
 
     /// One core: a cell per hardware thread, filled with the colour of the poller that runs there.
@@ -196,7 +226,7 @@ impl Drawing<'_> {
                 Some(label) => ("fill=\"#ffffff\" font-weight=\"bold\"", label),
                 None => ("fill=\"#7a8594\"", cpu.to_string()),
             };
-            let size = if threads == 1 { 9 } else { 7 };
+            let size = if threads == 1 { 10 } else { 7 };
             // Four threads of a core leave no room for their numbers.
             if threads <= 2 || label.starts_with('P') {
                 let attributes = format!("font-size=\"{size}\" text-anchor=\"middle\" {style}");
@@ -295,7 +325,6 @@ impl Drawing<'_> {
                 parts.push("FAR".to_owned());
             }
         }
-        parts.push(path_text(rail));
         parts.join(", ")
     }
 
