@@ -253,3 +253,67 @@ pub(crate) fn keys(groups: &[Group]) -> BTreeMap<ObjectKey, Vec<&Group>> {
     }
     keys
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::DiskBackend;
+    use crate::format::StoreId;
+    use crate::store::{OpenMode, Slot};
+    use std::sync::Arc;
+
+    fn store() -> Store {
+        let slots = vec![Slot::Lost("elsewhere".to_owned())];
+        Store::assemble(Arc::new(DiskBackend), StoreId([1; 16]), slots, OpenMode::Degraded)
+    }
+
+    fn group(generation: u64, key: Option<&str>) -> Group {
+        // One hash for all, as if the keys collided.
+        let name = Name { hash: KeyHash(5), generation, nonce: generation };
+        let manifest = |key: &str| Manifest {
+            store_id: StoreId([1; 16]),
+            key: key.parse().expect("legal"),
+            generation,
+            nonce: generation,
+            created_ns: 0,
+            size_bytes: 0,
+            stripe_bytes: 4096,
+            block_bytes: 4096,
+            directories: 1,
+            copies: 1,
+            stripes: Vec::new(),
+            extents: Vec::new(),
+        };
+        let state = key.map_or(GroupState::Damaged, |k| GroupState::Valid(Box::new(manifest(k))));
+        Group { name, state, missing: Vec::new(), damaged: Vec::new() }
+    }
+
+    #[test]
+    fn keys_with_the_same_hash_do_not_hide_each_other() {
+        let groups = [group(4, Some("n/b")), group(3, Some("n/a")), group(2, Some("n/b"))];
+        let newest = |key: &str| {
+            let picked = store().pick(&groups, &key.parse().expect("legal")).expect("no conflict");
+            picked.map(|(group, _)| group.name.generation)
+        };
+        assert_eq!((newest("n/a"), newest("n/b"), newest("n/c")), (Some(3), Some(4), None));
+        assert_eq!(keys(&groups).len(), 2);
+    }
+
+    #[test]
+    fn damage_hides_what_is_older_and_nothing_newer() {
+        let key = "n/a".parse().expect("legal");
+        let groups = [group(3, Some("n/a")), group(2, None), group(1, Some("n/a"))];
+        assert!(store().pick(&groups, &key).is_ok_and(|p| p.is_some()));
+        let error = store().pick(&groups[1..], &key).map(|_| ()).expect_err("may be the newest");
+        assert!(matches!(error, LookupError::Damaged { generation: 2, .. }));
+    }
+
+    #[test]
+    fn two_manifests_of_one_generation_are_a_conflict() {
+        let key = "n/a".parse().expect("legal");
+        let mut twin = group(3, Some("n/a"));
+        twin.name.nonce = 77;
+        let error = store().pick(&[group(3, Some("n/a")), twin], &key).map(|_| ());
+        assert!(matches!(error, Err(LookupError::Conflict { generation: 3, .. })));
+    }
+}

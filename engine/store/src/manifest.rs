@@ -221,3 +221,107 @@ fn decode_key(r: &mut Reader<'_>, namespace: u16, key: u16) -> Result<ObjectKey,
         _ => Err(FormatError::Field { field: "object name" }),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use railring_catalog::checksum::stripe_checksum;
+
+    fn manifest(size_bytes: u64, directories: u16, copies: u16) -> Manifest {
+        let stripes = size_bytes.div_ceil(5000);
+        let extent = |stripe: u64, copy: u16| {
+            let directory = ((stripe + u64::from(copy)) % u64::from(directories)) as u16;
+            let offset = 4096 + stripe * 16_384;
+            Extent { directory, offset, table_offset: offset + 8192 }
+        };
+        Manifest {
+            store_id: StoreId([3; 16]),
+            key: "models/llama".parse().expect("legal"),
+            generation: 9,
+            nonce: 0xfeed,
+            created_ns: 1,
+            size_bytes,
+            stripe_bytes: 5000,
+            block_bytes: 4096,
+            directories,
+            copies,
+            stripes: (0..stripes).map(|i| StripeSums { stripe: i << 40, table: i }).collect(),
+            extents: (0..stripes).flat_map(|i| (0..copies).map(move |c| extent(i, c))).collect(),
+        }
+    }
+
+    fn reseal(bytes: &mut [u8]) {
+        let (body, sum) = bytes.split_last_chunk_mut::<8>().expect("a manifest is longer");
+        *sum = stripe_checksum(body).to_le_bytes();
+    }
+
+    #[test]
+    fn layout_is_as_documented() {
+        let m = manifest(5001, 2, 1);
+        let bytes = m.encode();
+        assert_eq!(bytes.len(), 128 + 16 + 2 * (16 + 24) + 8);
+        assert_eq!(bytes[..16], *b"RRMANIF\n\x01\0\0\0\x01\0\0\0");
+        let u64_at = |at: usize| u64::from_le_bytes(*bytes[at..].first_chunk().expect("inside"));
+        let fixed = [16, 40, 48, 56, 64, 72, 80].map(u64_at);
+        assert_eq!(fixed, [232, 9, 0xfeed, m.name().hash.0, 1, 5001, 5000]);
+        assert_eq!(u64_at(88), 2 << 32 | 4096);
+        assert_eq!(u64_at(96), 5 << 48 | 6 << 32 | 2 << 16 | 1);
+        assert_eq!(bytes[128..144], *b"modelsllama\0\0\0\0\0");
+        // The second stripe: its sums, its one owner.
+        assert_eq!([184, 192, 200, 208, 216].map(u64_at), [1 << 40, 1, 1, 20_480, 28_672]);
+    }
+
+    #[test]
+    fn every_flipped_bit_is_found() {
+        let good = manifest(5001, 2, 2).encode();
+        for bit in 0..good.len() * 8 {
+            let mut bad = good.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert!(Manifest::decode(&bad).is_err(), "bit {bit}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn comes_back(size in 0u64..40_000, directories in 1u16..5, copies in 1u16..5) {
+            let m = manifest(size, directories, copies.min(directories));
+            prop_assert_eq!(Manifest::decode(&m.encode()), Ok(m.clone()));
+            for directory in m.data_directories() {
+                let longest = m.extents.iter().filter(|e| e.directory == directory)
+                    .map(|e| e.table_offset + 4096).max();
+                prop_assert_eq!(Some(m.data_file_bytes(directory)), longest);
+            }
+        }
+
+        /// Bytes that an enemy wrote and sealed: refused, or the one encoding of what they say.
+        #[test]
+        fn what_is_accepted_has_one_encoding(
+            changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+            cut in any::<prop::sample::Index>(), cuts in any::<bool>(),
+        ) {
+            let mut bytes = manifest(5001, 2, 2).encode();
+            for (at, value) in changes {
+                let at = at.index(bytes.len());
+                bytes[at] = value;
+            }
+            if cuts {
+                bytes.truncate(8 + cut.index(bytes.len() - 8));
+            }
+            reseal(&mut bytes);
+            if let Ok(decoded) = Manifest::decode(&bytes) {
+                prop_assert_eq!(decoded.encode(), bytes);
+            }
+        }
+
+        #[test]
+        fn lengths_that_claim_too_much_cost_nothing(field in 96usize..104, low in any::<u8>(), count in any::<u32>()) {
+            let mut bytes = manifest(5001, 2, 2).encode();
+            bytes[field] = low;
+            bytes[92..96].copy_from_slice(&count.to_le_bytes());
+            bytes[72..80].copy_from_slice(&(u64::from(count) * 5000).to_le_bytes());
+            reseal(&mut bytes);
+            prop_assert!(Manifest::decode(&bytes).is_err());
+        }
+    }
+}

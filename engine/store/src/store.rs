@@ -130,8 +130,22 @@ impl Store {
             directory.replace(&staged_identity(0), IDENTITY, &bytes)?;
         }
         let slots = made.into_iter().map(Slot::Present).collect();
-        let mode = OpenMode::ReadWrite;
-        Ok(Self { backend, id: StoreId(random), slots, mode, warnings: Vec::new() })
+        Ok(Self::assemble(backend, StoreId(random), slots, OpenMode::ReadWrite))
+    }
+
+    pub(crate) fn assemble(
+        backend: Arc<dyn StorageBackend>,
+        id: StoreId,
+        slots: Vec<Slot>,
+        mode: OpenMode,
+    ) -> Self {
+        Self { backend, id, slots, mode, warnings: Vec::new() }
+    }
+
+    /// True if at least one of `directories` has a store's identity, good or not: then open it, do
+    /// not create one.
+    pub fn exists_in(directories: &[PathBuf]) -> bool {
+        directories.iter().any(|directory| directory.join(IDENTITY).exists())
     }
 
     /// [`Store::open`] with the file operations of `backend`.
@@ -153,7 +167,8 @@ impl Store {
         }
         opening.check_order()?;
         let (id, slots, warnings) = opening.finish(&backend, given)?;
-        let mut store = Self { backend, id, slots, mode: options.mode, warnings };
+        let mut store = Self::assemble(backend, id, slots, options.mode);
+        store.warnings = warnings;
         if store.mode == OpenMode::ReadWrite {
             let settled = store.settle_leftovers()?;
             store.warnings.extend(settled);

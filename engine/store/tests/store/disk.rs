@@ -53,6 +53,7 @@ fn files(list: &[PathBuf]) -> (usize, Vec<String>) {
 #[test]
 fn directories_are_made_and_endpoints_are_their_canonical_paths() {
     let disks = disks(2);
+    assert!(!Store::exists_in(&disks.list));
     let crooked: Vec<PathBuf> = disks
         .list
         .iter()
@@ -61,6 +62,7 @@ fn directories_are_made_and_endpoints_are_their_canonical_paths() {
     let store = Store::create(&crooked).expect("new");
     let bytes = pattern(1, 3 << 20);
     let report = put(&store, "n/k", &bytes, &options(1 << 20, 2)).expect("room");
+    assert!(Store::exists_in(&disks.list));
     let endpoints: Vec<_> =
         report.placement.sources.iter().map(|s| PathBuf::from(&s.endpoint)).collect();
     assert_eq!(endpoints, disks.list);

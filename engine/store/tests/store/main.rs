@@ -5,5 +5,7 @@ mod crash;
 mod damage;
 mod disk;
 mod faults;
+mod footprint;
 mod laws;
 mod memory;
+mod races;

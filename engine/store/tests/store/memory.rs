@@ -7,6 +7,7 @@
 use fastrand::Rng;
 use railring_store::{FileLock, StorageBackend, StoreFile};
 use std::collections::{BTreeMap, HashMap};
+use std::fmt::{self, Debug};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -61,10 +62,20 @@ struct State {
     is_sink: bool,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Shared {
     state: Mutex<State>,
     unlocked: Condvar,
+    before_try_lock: Mutex<Option<Hook>>,
+}
+
+/// What a test does in the middle of somebody else's operation.
+type Hook = Box<dyn FnOnce() + Send>;
+
+impl Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").finish_non_exhaustive()
+    }
 }
 
 /// The file system; clones are the same one.
@@ -98,6 +109,11 @@ impl Memory {
     pub(crate) fn set_fault(&self, fault: Option<Fault>) {
         let mut state = self.state();
         (state.fault, state.operations) = (fault, 0);
+    }
+
+    /// Runs `hook` once, between opening a file and trying to lock it.
+    pub(crate) fn before_try_lock(&self, hook: impl FnOnce() + Send + 'static) {
+        *self.0.before_try_lock.lock().expect("no panic while it is held") = Some(Box::new(hook));
     }
 
     /// Throws away what is written from here on, for objects that are only counted.
@@ -408,6 +424,10 @@ impl StoreFile for MemoryFile {
     }
 
     fn try_lock(&self, lock: FileLock) -> io::Result<bool> {
+        let hook = self.memory.0.before_try_lock.lock().expect("no panic while it is held").take();
+        if let Some(hook) = hook {
+            hook();
+        }
         let mut state = self.memory.enter(false)?;
         Ok(self.grab(&mut state, lock))
     }
