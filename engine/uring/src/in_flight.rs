@@ -7,6 +7,8 @@ struct Row<T> {
     /// Count of entries pushed before this one (wrapping): where in the submission queue it is.
     position: u32,
     cancelled: bool,
+    /// Whether the ring has this row in its list of reads to cancel.
+    listed: bool,
     held: Option<T>,
 }
 
@@ -26,7 +28,7 @@ fn row_of(key: u64) -> usize {
 impl<T> InFlight<T> {
     /// A table of `rows`; the only allocation it makes.
     pub(crate) fn new(rows: u32) -> Self {
-        let empty = || Row { key: 0, position: 0, cancelled: false, held: None };
+        let empty = || Row { key: 0, position: 0, cancelled: false, listed: false, held: None };
         InFlight { rows: (0..rows).map(|_| empty()).collect(), held: 0 }
     }
 
@@ -63,13 +65,29 @@ impl<T> InFlight<T> {
         self.rows.get(row_of(key)).filter(|row| row.key == key)?.held.as_ref()
     }
 
-    /// Marks the read `key` as cancelled; true the first time, if it is in flight.
-    pub(crate) fn mark_cancelled(&mut self, key: u64) -> bool {
-        match self.rows.get_mut(row_of(key)) {
-            Some(row) if row.key == key && row.held.is_some() => {
-                !std::mem::replace(&mut row.cancelled, true)
-            }
-            _ => false,
+    /// Marks the read `key` as cancelled, if it is in flight. Gives its row the first time, unless
+    /// that is still in the list that such rows are put into.
+    pub(crate) fn mark_cancelled(&mut self, key: u64) -> Option<usize> {
+        let row = self.rows.get_mut(row_of(key)).filter(|row| row.key == key)?;
+        if row.held.is_none() || row.cancelled {
+            return None;
+        }
+        row.cancelled = true;
+        (!std::mem::replace(&mut row.listed, true)).then_some(row_of(key))
+    }
+
+    /// Takes a row off the list; gives the key to cancel if the read it was listed for, or a
+    /// later one that is cancelled too, is in flight.
+    pub(crate) fn unlist(&mut self, row: usize) -> Option<u64> {
+        let row = self.rows.get_mut(row)?;
+        row.listed = false;
+        (row.cancelled && row.held.is_some()).then_some(row.key)
+    }
+
+    /// Puts a row back into the list.
+    pub(crate) fn relist(&mut self, row: usize) {
+        if let Some(row) = self.rows.get_mut(row) {
+            row.listed = true;
         }
     }
 
@@ -103,13 +121,29 @@ mod tests {
         assert_eq!(table.take(old), Some(('a', false)));
         assert_eq!(table.take(old), None);
         table.insert(new, 1, 'b');
-        assert!(!table.mark_cancelled(old));
-        assert!(table.mark_cancelled(new) && !table.mark_cancelled(new));
+        assert_eq!(table.mark_cancelled(old), None);
+        assert_eq!((table.mark_cancelled(new), table.mark_cancelled(new)), (Some(1), None));
         assert_eq!(table.get(old), None);
         assert_eq!(table.take(u64::MAX), None);
         assert_eq!((table.held(), table.keys().collect::<Vec<_>>()), (1, vec![new]));
         assert_eq!(table.take(new), Some(('b', true)));
         assert_eq!(table.held(), 0);
+    }
+
+    #[test]
+    fn a_row_is_listed_once_whatever_is_cancelled_in_it() {
+        let mut table = InFlight::new(1);
+        table.insert(0, 0, ());
+        assert_eq!(table.mark_cancelled(0), Some(0));
+        assert!(table.take(0).is_some());
+        let next = 1 << 32;
+        table.insert(next, 1, ());
+        assert_eq!(table.unlist(0), None, "the next read in the row was not cancelled");
+        table.relist(0);
+        assert_eq!(table.mark_cancelled(next), None, "the row is listed already");
+        assert_eq!(table.unlist(0), Some(next));
+        assert!(table.take(next).is_some());
+        assert_eq!(table.unlist(0), None);
     }
 
     #[test]

@@ -61,8 +61,8 @@ pub struct Uring<B: StableBytes, E> {
     /// Entries ever pushed, wrapping: the submission queue's tail.
     pushed: u32,
     cancels_in_flight: u32,
-    /// Reads to cancel once the submission queue has room.
-    to_cancel: Vec<u64>,
+    /// Rows of reads to cancel once the submission queue has room, each once at most.
+    to_cancel: Vec<usize>,
     /// Finished reads that the injector keeps back, or that a broken ring never submitted.
     kept_back: Vec<(u64, i32)>,
     refused_in_a_row: u32,
@@ -147,20 +147,25 @@ impl<B: StableBytes, E> Uring<B, E> {
         if let Err(why) = self.check(key, &read, buffer.bytes()) {
             return Err(Unread { buffer, extra, why });
         }
+        // SAFETY: as in `submission`; this one is dropped at the end of this function.
+        let mut submission = unsafe { self.tables.shared.ring.0.submission_shared() };
+        if submission.is_full() {
+            return Err(Unread { buffer, extra, why: ReadRefused::Full });
+        }
         let held = Held { buffer, extra, fixed: read.registered.is_some() };
-        // The position of this entry, so that the newest entry pushed is at distance 1.
         let held = self.in_flight.insert(key, self.pushed, held);
         // SAFETY: `check` found `start + bytes` within the buffer.
         let address = unsafe { held.buffer.address().add(read.start) };
         let entry = read_entry(&read, address).user_data(key);
         // SAFETY: the entry's bytes belong to `held`, which stays in the table until the kernel's
         // completion of this key was seen, or for ever.
-        let pushed = unsafe { self.push_entry(&entry) };
-        debug_assert!(pushed, "check found room");
+        let pushed = unsafe { submission.push(&entry) };
+        debug_assert!(pushed.is_ok(), "there was room");
+        self.pushed = self.pushed.wrapping_add(1);
         Ok(())
     }
 
-    fn check(&mut self, key: u64, read: &ReadAt, buffer_bytes: usize) -> Result<(), ReadRefused> {
+    fn check(&self, key: u64, read: &ReadAt, buffer_bytes: usize) -> Result<(), ReadRefused> {
         #[expect(clippy::cast_possible_truncation, reason = "the low half is the row")]
         let row = key as u32;
         if let Some(errno) = self.broken {
@@ -173,10 +178,7 @@ impl<B: StableBytes, E> Uring<B, E> {
             let ReadAt { start, bytes, .. } = *read;
             return Err(ReadRefused::OutOfBounds { start, bytes, buffer_bytes });
         }
-        if !self.in_flight.has_room_for(key) || self.submission().is_full() {
-            return Err(ReadRefused::Full);
-        }
-        Ok(())
+        if self.in_flight.has_room_for(key) { Ok(()) } else { Err(ReadRefused::Full) }
     }
 
     fn submission(&mut self) -> squeue::SubmissionQueue<'_> {
@@ -185,39 +187,29 @@ impl<B: StableBytes, E> Uring<B, E> {
         unsafe { self.tables.shared.ring.0.submission_shared() }
     }
 
-    /// Puts an entry into the submission queue; false if that is full.
-    ///
-    /// # Safety
-    /// What the entry lets the kernel write must be owned by the table of reads in flight.
-    unsafe fn push_entry(&mut self, entry: &squeue::Entry) -> bool {
-        // SAFETY: the caller's promise.
-        let pushed = unsafe { self.submission().push(entry) }.is_ok();
-        self.pushed = self.pushed.wrapping_add(u32::from(pushed));
-        pushed
-    }
-
     /// Asks the kernel to give up the read `key`. Its completion still comes; it is the proof that
     /// the buffer is quiet. Unknown keys are ignored. Nothing happens before the next commit.
     pub fn cancel(&mut self, key: u64) {
-        if self.in_flight.mark_cancelled(key) {
-            self.to_cancel.push(key);
+        if let Some(row) = self.in_flight.mark_cancelled(key) {
+            self.to_cancel.push(row);
         }
     }
 
     /// Moves wanted cancels into the submission queue as far as it, and the completion queue,
-    /// have room.
+    /// have room. A read to be cancelled occupies a row, so that pushed reads leave at least one
+    /// entry of the submission queue to cancels.
     fn push_cancels(&mut self) {
         while self.cancels_in_flight < self.entries {
-            let Some(key) = self.to_cancel.pop() else { return };
-            if self.in_flight.get(key).is_none() {
-                continue;
-            }
+            let Some(row) = self.to_cancel.pop() else { return };
+            let Some(key) = self.in_flight.unlist(row) else { continue };
             let entry = opcode::AsyncCancel::new(key).build().user_data(CANCEL_KEY);
             // SAFETY: a cancel writes no memory.
-            if !unsafe { self.push_entry(&entry) } {
-                self.to_cancel.push(key);
+            if unsafe { self.submission().push(&entry) }.is_err() {
+                self.in_flight.relist(row);
+                self.to_cancel.push(row);
                 return;
             }
+            self.pushed = self.pushed.wrapping_add(1);
             self.cancels_in_flight += 1;
         }
     }

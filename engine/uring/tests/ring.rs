@@ -548,3 +548,22 @@ fn a_storm_of_signals_that_interrupt_system_calls_loses_nothing() {
     });
     assert_eq!((ring.in_flight(), ring.stats().stale), (0, 0));
 }
+
+#[test]
+fn a_kernel_that_never_takes_the_doorbell_gets_it_a_bounded_number_of_times() {
+    let faults = Faults { enter: Some(|_| Some(11)), ..Faults::default() };
+    let Some(mut ring) = ring_or_skip("bounded", &with_faults(2, faults)) else { return };
+    let (file, _) = random_file(64, &mut fastrand::Rng::with_seed(7));
+    ring.push_read(0, read(file.as_file(), 0, 64), vec![0; 64], 0).expect("there is room");
+    let mut commits = 0u64;
+    let finished = loop {
+        ring.commit();
+        commits += 1;
+        if let Some(finished) = ring.pop() {
+            break finished;
+        }
+        assert!(commits < 2_000_000, "still trying");
+    };
+    assert_eq!((finished.result, finished.buffer.len()), (-11, 64));
+    assert_eq!(ring.stats().doorbells_refused, commits);
+}
