@@ -87,3 +87,51 @@ impl Memory {
         Some(BufferSlot::from_index((word >> (index % 4 * 16)) as u16))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use railring_dma::{HugePages, Pool, PoolOptions, RegionConfig, Regions};
+
+    use super::*;
+
+    #[test]
+    fn a_part_is_in_a_buffer_only_whole_and_only_while_its_region_is_published() {
+        // Never touched, so that the length costs address space only.
+        let config = RegionConfig {
+            huge_pages: HugePages::Never,
+            ..RegionConfig::new(5 * BUFFER_BYTES / 2)
+        };
+        let regions = Regions::new(2);
+        let Ok(region) = regions.allocate(config) else {
+            return println!("SKIP a_part_is_in_a_buffer: no address space for 2.5 GiB");
+        };
+        let pool = Pool::new(&region, config.bytes, PoolOptions::default()).expect("one slot");
+        let memory = Memory::new();
+        let slots = [7, 900, 65_535].map(BufferSlot::from_index);
+        let (_loan, whole) = pool.take().expect("one slot").lend();
+        assert_eq!(memory.buffer_of(&whole), None);
+        memory.publish(&region, &slots);
+        assert_eq!(memory.buffer_of(&whole), None);
+        let (first, rest) = whole.split_at(BUFFER_BYTES);
+        let (second, rest) = rest.split_at(BUFFER_BYTES - 1);
+        let (across, third) = rest.split_at(2);
+        let found = [first, second, across, third].map(|part| memory.buffer_of(&part));
+        assert_eq!(found, [Some(slots[0]), Some(slots[1]), None, Some(slots[2])]);
+    }
+
+    #[test]
+    fn a_region_that_was_withdrawn_or_is_another_is_not_found() {
+        let regions = Regions::new(2);
+        let region = regions.allocate(RegionConfig::new(4096)).expect("a page");
+        let pool = Pool::new(&region, 4096, PoolOptions::default()).expect("one slot");
+        let memory = Memory::new();
+        let (_loan, part) = pool.take().expect("one slot").lend();
+        memory.publish(&region, &[BufferSlot::from_index(3)]);
+        assert_eq!(memory.buffer_of(&part), Some(BufferSlot::from_index(3)));
+        let other = regions.allocate(RegionConfig::new(4096)).expect("a page");
+        memory.withdraw(other.id());
+        assert!(memory.buffer_of(&part).is_some());
+        memory.withdraw(region.id());
+        assert_eq!(memory.buffer_of(&part), None);
+    }
+}
