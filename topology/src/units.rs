@@ -12,6 +12,11 @@ pub fn bytes_text(bytes: u64) -> String {
     scaled(bytes, 1024, &["B", "KiB", "MiB", "GiB", "TiB", "PiB"])
 }
 
+/// `1 rail`, `2 rails`.
+pub(crate) fn plural(count: usize, one: &str) -> String {
+    if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") }
+}
+
 /// Three digits at most, one after the point at most.
 fn scaled(value: u64, step: u64, units: &[&str]) -> String {
     let mut unit = 0;

@@ -62,13 +62,16 @@ fn links(machine: &Machine, rail: &RailPlacement) -> Vec<Warning> {
         Some((*lower, upper, lower.link.now?, lower.link.most?))
     });
     ends.filter_map(|(lower, upper, now, most)| {
+        // The functions of one card have one link.
+        let card = Some(lower.address.slot()).filter(|&slot| machine.pci_function(slot).is_some());
+        let about = card.unwrap_or(lower.address).to_string();
         let slot = upper.and_then(|upper| upper.link.most);
         let possible = slot.map_or(most, |slot| lesser(most, slot));
         let (is, could) = (now.bits_per_second(), possible.bits_per_second());
         if is < could {
             return Some(warning(
                 WarningCode::LinkBelowMaximum,
-                lower.address.to_string(),
+                about,
                 format!(
                     "its link runs at {now} ({}) and could run at {possible} ({})",
                     bits_text(is),
@@ -81,7 +84,7 @@ fn links(machine: &Machine, rail: &RailPlacement) -> Vec<Warning> {
         (most.bits_per_second() > could && limits).then(|| {
             warning(
                 WarningCode::SlotBelowCard,
-                lower.address.to_string(),
+                about,
                 format!("its slot gives it {possible}, the card could use {most}"),
                 "move the card to a slot with more lines",
             )
@@ -167,6 +170,12 @@ fn shared_paths(plan: &Plan) -> Vec<Warning> {
                 "move cards behind other switches",
             ),
         };
+        let todo = match group.bits_per_second {
+            None if group.kind == GroupKind::SameAdapter => {
+                "expect no more than the card's own ports carry, or add a second card"
+            }
+            _ => todo,
+        };
         let text = format!("{} rails {text} ({}){carries}", group.rails.len(), group.through);
         warning(WarningCode::SharedPath, names(plan, &group.rails), text, todo)
     };
@@ -220,8 +229,8 @@ fn quota(machine: &Machine, plan: &Plan) -> Option<Warning> {
         WarningCode::CpuQuota,
         "process",
         format!(
-            "{} allows {cpus} cpus; {pollers} pollers that spin are stopped for the rest of each \
-             {} ms when it is used up",
+            "{} allows {cpus} cpus; pollers that spin (here {pollers}) are stopped for the rest of \
+             each {} ms when it is used up",
             quota.path,
             quota.period_us / 1000
         ),

@@ -156,7 +156,6 @@ pub fn assign(machine: &Machine, policy: &Policy) -> Result<Plan, AssignError> {
     let wide = Policy { same_port: SamePort::All, ..policy.clone() };
     let (chosen, others) = select::select(&candidates, if given { &wide } else { policy }, &usable);
     passed_over.extend(others);
-    passed_over.sort();
     if chosen.len() > RAILS_MAX {
         return Err(AssignError::TooManyRails { rails: chosen.len() });
     }

@@ -6,6 +6,7 @@ use crate::cpuset::CpuSet;
 use crate::id::{CpuId, NodeId};
 use crate::machine::{CoreKind, Machine};
 use crate::plan::{PollerPlacement, Reason, ReasonCode, Warning, WarningCode};
+use crate::units::plural;
 use std::collections::BTreeMap;
 
 /// Where one rail's poller may run.
@@ -37,8 +38,24 @@ pub(super) struct Placer<'a> {
     /// CPUs that pollers may use.
     pub(super) usable: &'a CpuSet,
     pub(super) rails: &'a [&'a Candidate],
-    /// Interrupts of the rails' functions per CPU.
-    busy: BTreeMap<CpuId, u32>,
+    /// What is known of each usable CPU, so that nothing is searched for in the inner loops.
+    facts: BTreeMap<CpuId, CpuFacts>,
+    /// True when some CPU serves interrupts of the rails' functions.
+    any_busy: bool,
+}
+
+/// What makes a CPU a better or a worse place for a poller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct CpuFacts {
+    /// Its core's place in the machine's list.
+    core: Option<usize>,
+    kind: CoreKind,
+    node: Option<NodeId>,
+    /// Interrupts of the rails' functions that it serves.
+    busy: u32,
+    isolated: bool,
+    /// 2 for CPU 0, where the kernel does its own work, 1 for its siblings, 0 for the others.
+    housekeeping: u8,
 }
 
 impl<'a> Placer<'a> {
@@ -53,7 +70,38 @@ impl<'a> Placer<'a> {
         for (&cpu, &count) in functions.flat_map(|function| &function.interrupts) {
             *busy.entry(cpu).or_insert(0) += count;
         }
-        Self { machine, policy, usable, rails, busy }
+        let mut facts = BTreeMap::new();
+        let cores = machine.cores.iter().enumerate();
+        let core_of: BTreeMap<CpuId, usize> =
+            cores.flat_map(|(at, core)| core.cpus.iter().map(move |cpu| (cpu, at))).collect();
+        for cpu in machine.cpus.online.iter().chain(usable.iter()) {
+            let at = core_of.get(&cpu).copied();
+            let core = at.map(|at| &machine.cores[at]);
+            let beside_zero = core.is_some_and(|core| core.cpus.contains(CpuId(0)));
+            facts.insert(
+                cpu,
+                CpuFacts {
+                    core: at,
+                    kind: core.map_or(CoreKind::Unknown, |core| core.kind),
+                    node: machine.node_of(cpu),
+                    busy: busy.get(&cpu).copied().unwrap_or(0),
+                    isolated: machine.cpus.isolated.contains(cpu),
+                    housekeeping: if cpu == CpuId(0) { 2 } else { u8::from(beside_zero) },
+                },
+            );
+        }
+        Self { machine, policy, usable, rails, facts, any_busy: !busy.is_empty() }
+    }
+
+    fn core_of(&self, cpu: CpuId) -> Option<usize> {
+        self.facts.get(&cpu).and_then(|facts| facts.core)
+    }
+
+    /// The CPU of a poller on the same core, if there is one.
+    fn sibling_poller(&self, placed: &Placed, cpu: CpuId) -> Option<CpuId> {
+        let core = self.core_of(cpu)?;
+        let mut cpus = placed.pollers.iter().filter_map(|poller| poller.cpu);
+        cpus.find(|&other| self.core_of(other) == Some(core))
     }
 
     /// Places all rails. `pins` are by place in the plan and already checked.
@@ -203,33 +251,21 @@ impl<'a> Placer<'a> {
         if wish.near.contains(cpu) {
             return 0;
         }
-        let nodes = wish.node.zip(self.machine.node_of(cpu));
+        let nodes = wish.node.zip(self.facts.get(&cpu).and_then(|facts| facts.node));
         nodes.map_or(u32::MAX, |(from, to)| self.machine.distance(from, to).max(1))
     }
 
     fn cost(&self, placed: &Placed, wish: &Wish, cpu: CpuId) -> impl Ord + use<> {
-        let core = self.machine.core_of(cpu);
-        let kind = core.map_or(CoreKind::Unknown, |core| core.kind);
-        let sibling = placed.pollers.iter().any(|poller| {
-            poller.cpu.is_some_and(|other| core.is_some_and(|core| core.cpus.contains(other)))
-        });
-        let isolated = self.machine.cpus.isolated.contains(cpu);
+        let facts = self.facts.get(&cpu);
         (
             self.distance(wish, cpu),
-            kind == CoreKind::Efficiency,
-            sibling,
-            self.is_housekeeping(cpu),
-            self.busy.get(&cpu).copied().unwrap_or(0),
-            !isolated,
+            facts.is_some_and(|facts| facts.kind == CoreKind::Efficiency),
+            self.sibling_poller(placed, cpu).is_some(),
+            facts.map_or(0, |facts| facts.housekeeping),
+            facts.map_or(0, |facts| facts.busy),
+            !facts.is_some_and(|facts| facts.isolated),
             cpu,
         )
-    }
-
-    /// 2 for CPU 0, where the kernel does its own work, 1 for its siblings, 0 for the others.
-    fn is_housekeeping(&self, cpu: CpuId) -> u8 {
-        let zero = CpuId(0);
-        let beside = self.machine.core_of(cpu).is_some_and(|core| core.cpus.contains(zero));
-        if cpu == zero { 2 } else { u8::from(beside) }
     }
 
     fn explain(&self, placed: &Placed, wish: &Wish, cpu: CpuId) -> String {
@@ -245,29 +281,28 @@ impl<'a> Placer<'a> {
             u32::MAX => "no near cpu is usable, and no distance is known".into(),
             distance => format!("no near cpu is usable; distance {distance}"),
         });
-        let core = machine.core_of(cpu);
-        match core.map(|core| core.kind) {
+        let facts = self.facts.get(&cpu).copied();
+        match facts.map(|facts| facts.kind) {
             Some(CoreKind::Performance) => why.push("a performance core".into()),
             Some(CoreKind::Efficiency) => why.push("no performance core is free there".into()),
             _ => {}
         }
-        let sibling = placed.pollers.iter().find(|poller| {
-            poller.cpu.is_some_and(|other| core.is_some_and(|core| core.cpus.contains(other)))
-        });
-        match sibling.and_then(|poller| poller.cpu) {
+        match self.sibling_poller(placed, cpu) {
             Some(other) => why.push(format!("a sibling of cpu {other}, as no whole core is free")),
             None => why.push("a core of its own".into()),
         }
-        if self.is_housekeeping(cpu) > 0 {
+        if facts.is_some_and(|facts| facts.housekeeping > 0) {
             why.push("the core of cpu 0, as no other is free there".into());
         }
-        match self.busy.get(&cpu) {
-            Some(1) => why.push("it also serves an interrupt of the NICs".into()),
-            Some(count) => why.push(format!("it also serves {count} interrupts of the NICs")),
-            None if !self.busy.is_empty() => why.push("no interrupts of the NICs".into()),
-            None => {}
+        match facts.map_or(0, |facts| facts.busy) {
+            0 if self.any_busy => why.push("no interrupts of the NICs".into()),
+            0 => {}
+            count => {
+                let interrupts = plural(count as usize, "interrupt");
+                why.push(format!("it also serves {interrupts} of the NICs"));
+            }
         }
-        if machine.cpus.isolated.contains(cpu) {
+        if facts.is_some_and(|facts| facts.isolated) {
             why.push("isolated from the scheduler".into());
         }
         format!("{place}: {}", why.join(", "))
@@ -303,9 +338,9 @@ impl<'a> Placer<'a> {
                 }
                 (_, Placement::Compact) => "the policy 'compact' asks for one per node".to_owned(),
                 (Some(quota), _) if placed.pollers.len() >= pollers_max => format!(
-                    "the CPU quota in {} allows {} busy threads",
+                    "the CPU quota in {} allows {}",
                     quota.path,
-                    quota.busy_threads_max()
+                    plural(quota.busy_threads_max(), "busy thread")
                 ),
                 _ => "no further usable cpu is as near".to_owned(),
             };

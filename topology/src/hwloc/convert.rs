@@ -47,7 +47,9 @@ fn convert(topology: &Topology, source: Source) -> Machine {
     let nodes = nodes(topology);
     let info = |key: &str| root.info(key).map(|value| value.to_string_lossy().into_owned());
     let model = [info("DMISysVendor"), info("DMIProductName")];
-    let model: Vec<String> = model.into_iter().flatten().filter(|word| !word.is_empty()).collect();
+    let words = model.into_iter().flatten();
+    let words = words.map(|word| word.split_whitespace().collect::<Vec<_>>().join(" "));
+    let model: Vec<String> = words.filter(|word| !word.is_empty()).collect();
     let allowed: CpuSet = topology.allowed_cpuset().iter_set().filter_map(cpu_id).collect();
     let mut machine = Machine {
         source,

@@ -41,11 +41,11 @@ pub fn explain(
     let mut page = Page::new(options);
     page.heading(&format!("Rail {}: {}", rail.number, rail.name));
     for (name, text) in facts(machine, plan, rail) {
-        page.wrapped(&format!("{name:<10}"), 10, &text);
+        page.wrapped(&format!("{name:<11}"), 11, &text);
     }
     page.heading("Why");
     for reason in &rail.reasons {
-        page.wrapped(&format!("{:<10}", heading(reason.code)), 10, &reason.text);
+        page.wrapped(&format!("{:<11}", heading(reason.code)), 11, &reason.text);
     }
     about_others(&mut page, plan, rail);
     Ok(page.finish())

@@ -11,6 +11,7 @@
 
 use super::layout::{Branch, Kind, Place, node_line, places};
 use super::text::rate;
+use crate::cpuset::CpuSet;
 use crate::id::CpuId;
 use crate::machine::{Core, CoreKind, Machine};
 use crate::plan::{Plan, PollerPlacement, RailPlacement};
@@ -36,6 +37,7 @@ const COLOURS: [&str; 7] =
 struct Drawing<'a> {
     machine: &'a Machine,
     plan: Option<&'a Plan>,
+    allowed: CpuSet,
     body: String,
     y: u32,
 }
@@ -43,7 +45,8 @@ struct Drawing<'a> {
 /// The machine, and with a plan its rails and pollers, as an SVG document.
 #[must_use]
 pub fn svg(machine: &Machine, plan: Option<&Plan>) -> String {
-    let mut drawing = Drawing { machine, plan, body: String::new(), y: MARGIN };
+    let mut drawing =
+        Drawing { machine, plan, allowed: machine.allowed(), body: String::new(), y: MARGIN };
     drawing.title();
     let places = places(machine, plan);
     let mut rest = places.as_slice();
@@ -186,7 +189,10 @@ impl Drawing<'_> {
         ));
         let (name, about) = match place.node {
             Some(id) => (format!("node {id}"), node_line(self.machine, id)),
-            None => ("node unknown".to_owned(), "no source tells where these are".to_owned()),
+            None => {
+                let about = "no source tells where these are, or they are on several nodes";
+                ("no node".to_owned(), about.to_owned())
+            }
         };
         let room = (width as usize - 110) / 7;
         self.text(x + 16, y + 22, "font-size=\"14\" font-weight=\"bold\"", &name);
@@ -200,7 +206,6 @@ impl Drawing<'_> {
 
     /// One core: a cell per hardware thread, filled with the colour of the poller that runs there.
     fn core(&mut self, core: &Core, x: u32, y: u32) {
-        let allowed = self.machine.allowed();
         let threads = core.cpus.len().max(1) as u32;
         let width = CELL / threads.min(4);
         let outline = match core.kind {
@@ -214,7 +219,7 @@ impl Drawing<'_> {
             let poller = self.poller_on(cpu);
             let fill = match poller {
                 Some(poller) => colour_of(poller),
-                None if allowed.contains(cpu) => "#ffffff",
+                None if self.allowed.contains(cpu) => "#ffffff",
                 None => "#d9dde3",
             };
             let label = poller.map(|poller| format!("P{}", poller.number));

@@ -3,7 +3,7 @@
 use super::layout::{Branch, Kind, Place, node_line, places};
 use crate::machine::{CoreKind, Machine};
 use crate::plan::{Plan, RailPath, RailPlacement, ReasonCode};
-use crate::units::bits_text;
+use crate::units::{bits_text, plural};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 /// Whether the text has colours. Decide by whether it goes to a terminal.
@@ -154,10 +154,6 @@ pub fn text(machine: &Machine, plan: Option<&Plan>, options: TextOptions) -> Str
     page.finish()
 }
 
-fn plural(count: usize, one: &str) -> String {
-    if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") }
-}
-
 fn head(page: &mut Page, machine: &Machine) {
     let model = machine.model.as_deref().unwrap_or("machine");
     let kernel = machine.kernel.as_ref().map_or(String::new(), |k| format!(", Linux {k}"));
@@ -217,7 +213,7 @@ fn place_lines(page: &mut Page, machine: &Machine, place: &Place, last: bool) {
             let (name, rest) = (format!("node {id}"), format!(": {}", node_line(machine, id)));
             page.line(&[("", elbow), (BOLD, &name), ("", &rest)]);
         }
-        None => page.line(&[("", elbow), (BOLD, "node unknown")]),
+        None => page.line(&[("", elbow), (BOLD, "no single node known")]),
     }
     branch_lines(page, &place.branches, bar);
 }
@@ -350,7 +346,7 @@ fn passed_over(page: &mut Page, plan: &Plan) {
     if plan.passed_over.is_empty() {
         return;
     }
-    page.heading("No rails");
+    page.heading("Not rails");
     for passed in &plan.passed_over {
         page.wrapped("", 4, &format!("{}: {}", passed.name, passed.why));
     }

@@ -80,6 +80,7 @@ fn model(tree: &Tree) -> Option<String> {
     let words: Vec<String> = [dmi("sys_vendor"), dmi("product_name")]
         .into_iter()
         .flatten()
+        .map(|word| word.split_whitespace().collect::<Vec<_>>().join(" "))
         .filter(|word| !word.is_empty())
         .collect();
     let model = (!words.is_empty()).then(|| words.join(" "));

@@ -71,7 +71,8 @@ fn read_device(
 fn ride_on(device: &RdmaDevice, net: &[NetDevice]) -> Locality {
     let carrier = device.ports.iter().find_map(|port| port.net.as_ref());
     let carrier = carrier.and_then(|name| net.iter().find(|net| net.name == *name));
-    carrier.map_or_else(Locality::default, |net| Locality {
+    let placed = carrier.filter(|net| !net.locality.cpus.is_empty());
+    placed.map_or_else(Locality::default, |net| Locality {
         from: LocalityFrom::NetDevice(net.name.clone()),
         ..net.locality.clone()
     })
