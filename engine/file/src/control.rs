@@ -153,8 +153,8 @@ impl FileControl {
         }
         // On tmpfs O_NONBLOCK makes the ring read at once, in the system call that hands the read
         // over: tmpfs does not tell the kernel that its reads need not wait, so they would go
-        // through the kernel's worker threads, at several times the cost. Elsewhere it would turn
-        // reads of a busy disk into EAGAIN.
+        // through the kernel's worker threads, at several times the cost. Elsewhere some kernels turn
+        // reads of a busy disk into EAGAIN for it.
         if self.setup.directory.memory() != Some(MemoryFileSystem::Tmpfs) || special {
             let flags = rustix::fs::fcntl_getfl(file).map_err(failed)?;
             rustix::fs::fcntl_setfl(file, flags - OFlags::NONBLOCK).map_err(failed)?;

@@ -1,5 +1,6 @@
 //! What goes in comes out once: full queues, signals, cancels, hung reads, dropped links, wake-ups.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -133,11 +134,17 @@ fn thousand_reads(rig: &mut Rig, memory: &Memory, target: TargetId) {
 #[derive(Debug, Default)]
 struct Hang {
     holding: AtomicBool,
+    /// Whether doorbells are refused.
+    busy: AtomicBool,
 }
 
 impl railring_uring::Injector for Hang {
     fn holds(&self, _key: u64) -> bool {
         self.holding.load(Ordering::Relaxed)
+    }
+
+    fn enter(&self) -> Option<i32> {
+        self.busy.load(Ordering::Relaxed).then_some(libc::EAGAIN)
     }
 }
 
@@ -147,19 +154,28 @@ impl Injector for Hang {
     }
 }
 
-/// A rail whose file "fifo" hangs until something is written, and the end to write to.
-fn fifo_rig(directory: &std::path::Path) -> (Rig, std::fs::File) {
+fn make_fifo(directory: &Path, name: &str) -> std::fs::File {
     let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
-    let path = directory.join("fifo");
+    let path = directory.join(name);
     rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0)
         .expect("a FIFO can be made");
-    let writer = std::fs::File::options().read(true).write(true).open(&path).expect("it opens");
+    std::fs::File::options().read(true).write(true).open(&path).expect("it opens")
+}
+
+fn hanging_rig(directory: &Path, queue_depth: u32, faults: &Arc<Hang>) -> Rig {
+    let injector: Arc<dyn Injector> = faults.clone();
     let options = FileRailOptions {
-        injector: Some(Arc::new(Hang::default())),
+        injector: Some(injector),
         direct: DirectIo::Never,
-        ..options(Backend::Auto, 8)
+        ..options(Backend::Auto, queue_depth)
     };
-    (Rig::open(directory, options), writer)
+    Rig::open(directory, options)
+}
+
+/// A rail whose file "fifo" hangs until something is written, and the end to write to.
+fn fifo_rig(directory: &Path) -> (Rig, std::fs::File) {
+    let writer = make_fifo(directory, "fifo");
+    (hanging_rig(directory, 8, &Arc::default()), writer)
 }
 
 #[test]
@@ -192,7 +208,49 @@ fn a_hung_read_comes_back_after_cancel_or_quiesce_and_no_other_does() {
         assert_eq!(completion.part.as_slice(), [5; 4096]);
         assert_eq!(repay(&mut loans, completion).1, Outcome::Done { bytes: 4096 });
     }
-    assert_eq!(rig.link.stats().stale_completions, 0);
+    let stats = rig.link.stats();
+    assert_eq!((stats.stale_completions, stats.resubmissions), (0, 0));
+}
+
+#[test]
+fn a_read_that_waits_to_be_continued_can_be_cancelled() {
+    let directory = disk_directory();
+    let faults = Arc::new(Hang::default());
+    let writers = ["a", "b"].map(|name| make_fifo(directory.path(), name));
+    let mut rig = hanging_rig(directory.path(), 2, &faults);
+    if rig.link.stats().backend.starts_with("pread") {
+        return println!("SKIP a_read_that_waits_to_be_continued: {}", rig.link.stats().backend);
+    }
+    let memory = Memory::new(2, 4096);
+    let mut loans = Vec::new();
+    let wr = |slot| WrId { slot, generation: 1 };
+    for (slot, name) in [(0, "a"), (1, "b")] {
+        let target = rig.connect(name);
+        queue(&mut rig, &memory, wr(slot), target, &mut loans);
+    }
+    rig.link.commit(Nanos(0));
+    let until_continued = |rig: &mut Rig, times: u64| {
+        let start = Instant::now();
+        while rig.link.stats().resubmissions < times {
+            rig.link.reap(Nanos(0), 8, &mut |done| panic!("{done:?} was not whole"));
+            assert!(start.elapsed() < PATIENCE);
+        }
+    };
+    // The first is continued and its cancel wanted: both entries of the submission queue are taken.
+    rustix::io::write(&writers[0], &[1; 10]).expect("it takes a few bytes");
+    until_continued(&mut rig, 1);
+    faults.busy.store(true, Ordering::Relaxed);
+    rig.link.cancel(wr(0), Nanos(0));
+    rig.link.commit(Nanos(0));
+    // So the second has to wait.
+    rustix::io::write(&writers[1], &[1; 10]).expect("it takes a few bytes");
+    until_continued(&mut rig, 2);
+    rig.link.cancel(wr(1), Nanos(0));
+    assert!(!rig.link.arm());
+    faults.busy.store(false, Ordering::Relaxed);
+    for completion in rig.wait(2) {
+        assert_eq!(failure(repay(&mut loans, completion).1), Status::CANCELLED);
+    }
 }
 
 #[test]
@@ -220,7 +278,7 @@ fn a_cancel_is_rung_by_the_next_reap_if_nothing_is_committed() {
 fn workers_give_back_what_they_have_not_begun_and_hang_alone() {
     let directory = disk_directory();
     write_file(directory.path(), "f", 8192);
-    let faults = Arc::new(Hang { holding: AtomicBool::new(true) });
+    let faults = Arc::new(Hang { holding: AtomicBool::new(true), ..Hang::default() });
     let options =
         FileRailOptions { injector: Some(faults.clone()), ..options(Backend::Workers, 16) };
     let mut rig = Rig::open(directory.path(), options);
