@@ -4,7 +4,7 @@
 
 use rustix::fs::{FlockOperation, flock};
 use std::fmt::Debug;
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -17,10 +17,10 @@ pub trait StorageBackend: Debug + Send + Sync {
     /// As the file system reports, `NotFound` if it is not there.
     fn canonicalize(&self, path: &Path) -> io::Result<PathBuf>;
 
-    /// Makes a directory, and its parents if `path` is absent altogether.
+    /// Makes one directory.
     ///
     /// # Errors
-    /// `AlreadyExists` if the directory is there.
+    /// `AlreadyExists` if something has that name, `NotFound` if the parent is not there.
     fn create_dir(&self, path: &Path) -> io::Result<()>;
 
     /// Names in a directory, in no order; `.` and `..` are not among them.
@@ -127,12 +127,7 @@ impl StorageBackend for DiskBackend {
     }
 
     fn create_dir(&self, path: &Path) -> io::Result<()> {
-        match DirBuilder::new().create(path) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                DirBuilder::new().recursive(true).create(path)
-            }
-            done => done,
-        }
+        std::fs::create_dir(path)
     }
 
     fn read_dir(&self, path: &Path) -> io::Result<Vec<String>> {

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 /// A file operation that failed.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot {action} '{file}' in {}: {source}", .directory.display())]
+#[error("cannot {action} {}: {source}", .directory.join(.file).display())]
 pub struct FileError {
     /// What was tried.
     pub action: &'static str,

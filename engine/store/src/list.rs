@@ -200,7 +200,12 @@ impl List<'_> {
         }
         let leaves = match &mut self.leaves {
             Some(leaves) => leaves,
-            none => none.insert(self.store.leaves()?.into()),
+            none => {
+                // Empty first: after an error the listing ends rather than fails for ever.
+                let empty = none.insert(VecDeque::new());
+                *empty = self.store.leaves()?.into();
+                empty
+            }
         };
         let Some(leaf) = leaves.pop_front() else { return Ok(false) };
         self.hashes.extend(self.store.hashes(leaf)?);

@@ -264,7 +264,7 @@ fn make_directories(
     let mut identities = Vec::new();
     for (index, path) in (0u16..).zip(paths) {
         let given = Directory::new(index, path.clone(), Arc::clone(backend));
-        given.create_dir("")?;
+        create_path(backend, path).map_err(|e| given.error("create", "", e))?;
         let canonical = backend.canonicalize(path).map_err(|e| given.error("resolve", "", e))?;
         if canonical.to_str().is_none() {
             return Err(CreateError::NotUtf8 { directory: canonical });
@@ -288,6 +288,22 @@ fn make_directories(
         made.push(directory);
     }
     Ok(made)
+}
+
+/// Makes a directory and those above it. Only here: later on a missing directory is a lost disk,
+/// and making it again would fill the disk below the mount point.
+fn create_path(backend: &Arc<dyn StorageBackend>, path: &Path) -> io::Result<()> {
+    match backend.create_dir(path) {
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => match path.parent() {
+            Some(parent) if parent != Path::new("") => {
+                create_path(backend, parent)?;
+                backend.create_dir(path)
+            }
+            _ => Err(e),
+        },
+        done => done,
+    }
 }
 
 /// Makes the names of directories durable that were perhaps just made. Ancestors may be closed to

@@ -91,6 +91,34 @@ fn strange_directories_are_refused() {
     assert!(Store::create(std::slice::from_ref(&file)).is_err());
     assert!(matches!(open_error(&[file]), OpenError::DirectoryLost { .. }));
     assert!(matches!(Store::create(&[]), Err(CreateError::DirectoryCount { given: 0 })));
+    let deep = disks.list[1].join("not/yet/there");
+    assert!(
+        Store::create(std::slice::from_ref(&deep)).is_ok() && deep.join("railring-store").exists()
+    );
+}
+
+#[test]
+fn a_disk_that_goes_away_is_an_error_and_is_not_made_anew() {
+    let disks = disks(2);
+    let store = Store::create(&disks.list).expect("new");
+    let away = disks.list[1].with_extension("away");
+    let bytes = pattern(1, 3 << 20);
+    let mut unmount = |p: railring_store::PutProgress| {
+        if p.stripes_done == 2 {
+            fs::rename(&disks.list[1], &away).expect("ours");
+            fs::create_dir(&disks.list[1]).expect("an empty mount point");
+        }
+        ControlFlow::Continue(())
+    };
+    let error = store.put(&key("n/k"), &mut &bytes[..], &options(1 << 20, 2), &mut unmount);
+    let error = error.expect_err("a disk is gone").to_string();
+    assert!(error.contains("disk1"), "{error}");
+    assert_eq!(fs::read_dir(&disks.list[1]).expect("there").count(), 0, "nothing is made there");
+    fs::remove_dir(&disks.list[1]).expect("empty");
+    fs::rename(&away, &disks.list[1]).expect("ours");
+    let store = open(&disks.list);
+    assert!(store.lookup(&key("n/k")).expect("good").is_none());
+    assert_eq!(files(&disks.list), (0, Vec::new()));
 }
 
 fn open_error(list: &[PathBuf]) -> OpenError {
