@@ -31,6 +31,21 @@ pub struct CallerEnd<A, B> {
     pub(crate) one_thread_at_a_time: OneThreadAtATime,
 }
 
+/// Wakes a ring's caller out of [`CallerEnd::wait_unless`], from any thread, so that it asks its
+/// `stop` again. Wakes nobody from [`CallerEnd::wait`]. `Send + Sync`.
+#[derive(Debug, Clone)]
+pub struct CallerWaker {
+    control: Arc<Control>,
+}
+
+impl CallerWaker {
+    /// Wakes. One system call. A caller that is not waiting is woken from its next sleep at once,
+    /// and goes back to it; the ring's descriptor becomes readable until it is cleared.
+    pub fn wake(&self) {
+        self.control.event.raise();
+    }
+}
+
 /// Why a push was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
@@ -161,8 +176,37 @@ impl<A, B> CallerEnd<A, B> {
     /// reserved, since no more can come; quiet reads may use fewer of theirs, so with them ask for
     /// no more than the reads in flight. Signals do not end the wait.
     pub fn wait(&mut self, min: u32, timeout: Option<Duration>, spin: Duration) -> usize {
-        self.submit();
         let goal = min.min(self.reserved());
+        self.wait_for(goal, timeout, spin, || false)
+    }
+
+    /// As [`wait`](CallerEnd::wait), and returns early once `stop` says so. It is asked before the
+    /// caller sleeps, after each CQE batch, and after each [`CallerWaker::wake`]: whoever makes it
+    /// true wakes. Here `min` counts as it is, so that more than can come waits for `stop`.
+    pub fn wait_unless(
+        &mut self,
+        min: u32,
+        timeout: Option<Duration>,
+        spin: Duration,
+        stop: impl Fn() -> bool,
+    ) -> usize {
+        self.wait_for(min, timeout, spin, stop)
+    }
+
+    /// A handle to wake this caller with, from any thread.
+    pub fn waker(&self) -> CallerWaker {
+        CallerWaker { control: Arc::clone(&self.control) }
+    }
+
+    #[inline]
+    fn wait_for(
+        &mut self,
+        goal: u32,
+        timeout: Option<Duration>,
+        spin: Duration,
+        stop: impl Fn() -> bool,
+    ) -> usize {
+        self.submit();
         if !self.is_waiting_for(goal) {
             return self.cq.visible() as usize;
         }
@@ -170,7 +214,7 @@ impl<A, B> CallerEnd<A, B> {
         // A timeout beyond what the clock can say is for ever.
         let end = timeout.and_then(|timeout| start.checked_add(timeout));
         let spin = timeout.map_or(spin, |timeout| spin.min(timeout));
-        while self.is_waiting_for(goal) && start.elapsed() < spin {
+        while self.is_waiting_for(goal) && !stop() && start.elapsed() < spin {
             for _ in 0..LOOKS_PER_CLOCK {
                 if !self.is_waiting_for(goal) {
                     break;
@@ -178,12 +222,14 @@ impl<A, B> CallerEnd<A, B> {
                 std::hint::spin_loop();
             }
         }
-        self.park(goal, end);
+        self.park(goal, end, stop);
         self.cq.visible() as usize
     }
 
-    fn park(&mut self, goal: u32, end: Option<Instant>) {
-        while self.is_waiting_for(goal) {
+    fn park(&mut self, goal: u32, end: Option<Instant>, stop: impl Fn() -> bool) {
+        // `stop` is asked after the event was cleared: whoever made it true before raising the
+        // event is seen here, or has left the event raised for the poll(2) below.
+        while self.is_waiting_for(goal) && !stop() {
             let left = end.map(|end| end.saturating_duration_since(Instant::now()));
             if left == Some(Duration::ZERO) {
                 return;

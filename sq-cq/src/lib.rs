@@ -85,7 +85,7 @@ mod sqe;
 mod status;
 mod sync;
 
-pub use caller::{CallerEnd, PushError, PushRefused};
+pub use caller::{CallerEnd, CallerWaker, PushError, PushRefused};
 pub use cqe::{Cqe, CqeFields, CqeFlags, Proof};
 pub use cursor::ENTRIES_MAX;
 pub use doorbell::Bell;

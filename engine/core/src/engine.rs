@@ -563,11 +563,16 @@ impl<L: Link> InlineEngine<L> {
             if ready >= min || now >= end || ready >= ring.outstanding() {
                 return Ok(ready as usize);
             }
-            if progress == Progress::Idle
-                && let [poller] = &mut self.pollers[..]
-            {
-                poller.park(now, Some(Duration::from_nanos(end.since(now))));
+            if progress == Progress::Idle {
+                self.sleep_until_something(now, Duration::from_nanos(end.since(now)));
             }
+        }
+    }
+
+    /// Sleeps if there is a single poller that has nothing to do, for at most so long.
+    pub(crate) fn sleep_until_something(&mut self, now: Nanos, at_most: Duration) {
+        if let [poller] = &mut self.pollers[..] {
+            poller.park(now, Some(at_most));
         }
     }
 }

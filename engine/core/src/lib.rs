@@ -11,6 +11,7 @@
 mod build;
 mod cancel;
 mod config;
+mod ease;
 mod engine;
 mod home;
 mod mail;
@@ -32,6 +33,7 @@ mod wheel;
 pub use build::{BuildError, EngineBuilder, Rail};
 pub use cancel::CancelToken;
 pub use config::{ConfigError, EngineConfig, Limits, Waiting};
+pub use ease::{Drive, HeldBy, PushWaitError, Threads, WaitRefused};
 pub use engine::{
     Engine, InlineEngine, MemoryError, NoSuchRail, PollerStart, PoolConfig, RingMakeError,
     StartHook,

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use railring_dma::{Lease, Loan, Receipt, RegionId};
 use railring_transport::Nanos;
-use sq_cq::{CallerEnd, CancelOutcome, Cqe, CqeFlags, ReadId, Status};
+use sq_cq::{CallerEnd, CallerWaker, CancelOutcome, Cqe, CqeFlags, ReadId, Status};
 
 use crate::home::Attached;
 use crate::memory::{Memory, PartList, Returned};
@@ -322,6 +322,33 @@ impl Ring {
             return Err(WaitError::EngineGone);
         }
         Ok(ready)
+    }
+
+    /// Waits for one CQE, for `stop` to say so, or for `timeout` to pass.
+    pub(crate) fn wait_unless(&mut self, timeout: Duration, stop: &dyn Fn() -> bool) -> usize {
+        self.batch_at = None;
+        self.end.wait_unless(1, Some(timeout), self.spin, stop)
+    }
+
+    pub(crate) fn waker(&self) -> CallerWaker {
+        self.end.waker()
+    }
+
+    pub(crate) fn driver(&self) -> Driver {
+        self.driver
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    pub(crate) fn now(&self) -> Nanos {
+        self.shared.clock.now()
+    }
+
+    /// Reads pushed and not yet taken by the poller.
+    pub(crate) fn sq_waiting(&self) -> u32 {
+        self.end.sq_len()
     }
 
     /// For an event loop: asks that the descriptor become readable when there is something to pop.
