@@ -27,6 +27,18 @@ const LOADS: [Load; 3] = [
     Load { name: "lat", bytes: 4096, depth: 1, random: true },
 ];
 
+#[derive(Clone, Copy, Debug)]
+struct Measured {
+    rate: f64,
+    cpu_us: f64,
+}
+
+/// CPU time of this process, its kernel workers included.
+fn cpu_seconds() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
 /// Next read position.
 struct Positions {
     random: fastrand::Rng,
@@ -43,7 +55,8 @@ impl Positions {
     }
 }
 
-fn ours(path: &std::path::Path, load: &'static Load, seconds: f64) -> (f64, f64) {
+/// Reads per second, and CPU time per read in microseconds.
+fn ours(path: &std::path::Path, load: &'static Load, seconds: f64) -> Measured {
     let directory = path.parent().expect("a file is in a directory");
     let options = FileRailOptions { queue_depth: load.depth, ..FileRailOptions::default() };
     let mut rig = Rig::open(directory, options);
@@ -61,7 +74,7 @@ fn ours(path: &std::path::Path, load: &'static Load, seconds: f64) -> (f64, f64)
         idle.push((WrId { slot, generation: 1 }, part));
     }
     let sleep = std::env::var("RAILRING_BENCH_SLEEP").is_ok();
-    let start = Instant::now();
+    let (start, cpu_before) = (Instant::now(), cpu_seconds());
     let end = Duration::from_secs_f64(seconds);
     let (mut reads, mut turns, mut sum) = (0u64, 0u64, 0u64);
     while start.elapsed() < end {
@@ -95,11 +108,12 @@ fn ours(path: &std::path::Path, load: &'static Load, seconds: f64) -> (f64, f64)
         stats.syscalls as f64 / turns as f64,
         stats.resubmissions
     );
+    let cpu = cpu_seconds() - cpu_before;
     let _ = rig.wait(load.depth as usize - idle.len());
-    (reads as f64 / took, 0.0)
+    Measured { rate: reads as f64 / took, cpu_us: cpu * 1e6 / reads as f64 }
 }
 
-fn fio(path: &std::path::Path, load: &Load, seconds: f64, direct: bool) -> Option<f64> {
+fn fio(path: &std::path::Path, load: &Load, seconds: f64, direct: bool) -> Option<Measured> {
     let output = Command::new("fio")
         .args(["--name=a", "--ioengine=io_uring", "--fixedbufs=1", "--registerfiles=1"])
         .args(["--time_based", "--gtod_reduce=1", "--output-format=terse", "--terse-version=3"])
@@ -112,7 +126,14 @@ fn fio(path: &std::path::Path, load: &Load, seconds: f64, direct: bool) -> Optio
         .arg(format!("--direct={}", u8::from(direct)))
         .output()
         .ok()?;
-    String::from_utf8_lossy(&output.stdout).split(';').nth(7)?.parse().ok()
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let field = |index: usize| -> Option<f64> {
+        text.split(';').nth(index)?.trim_end_matches('%').parse().ok()
+    };
+    // fio(1), terse version 3: reads per second, then user and system time in percent.
+    let rate = field(7)?;
+    let cpu_us = (field(87)? + field(88)?) / 100.0 * 1e6 / rate;
+    Some(Measured { rate, cpu_us })
 }
 
 #[test]
@@ -126,10 +147,16 @@ fn throughput() {
     for load in LOADS.iter().filter(|load| load.name.contains(&only)) {
         let mut ratios = Vec::new();
         for _ in 0..5 {
-            let (rate, _) = ours(&path, load, seconds);
-            let theirs = fio(&path, load, seconds, direct).unwrap_or(f64::NAN);
-            println!("{} ours {rate:.0}/s fio {theirs:.0}/s ratio {:.3}", load.name, rate / theirs);
-            ratios.push(rate / theirs);
+            let (ours, Some(fio)) = (ours(&path, load, seconds), fio(&path, load, seconds, direct))
+            else {
+                return println!("SKIP throughput: fio does not run here");
+            };
+            let ratio = ours.rate / fio.rate;
+            println!(
+                "{} ours {:.0}/s {:.1} us fio {:.0}/s {:.1} us ratio {ratio:.3}",
+                load.name, ours.rate, ours.cpu_us, fio.rate, fio.cpu_us
+            );
+            ratios.push(ratio);
         }
         ratios.sort_by(f64::total_cmp);
         println!("{} median ratio {:.3}", load.name, ratios[2]);
