@@ -250,7 +250,7 @@ fn assemble<L: Link>(
         config.regions_max.saturating_add(u32::try_from(rails.len() * 3).unwrap_or(192));
     let regions = Regions::new(regions_max);
     let (facts, staged) = facts_of(&rails, &config, &regions)?;
-    let pieces = Home::pieces_max(&facts);
+    let pieces = Home::piece_ids_max(&facts, config.reads_max);
     let mail = mail_max(&facts, pieces, homes);
     let mut desks = Vec::new();
     for _ in 0..homes {

@@ -4,9 +4,11 @@ use railring_transport::Nanos;
 use sq_cq::{Opcode, Permit, Sqe, SqeFlags, Status};
 
 use super::{
-    Attached, Courier, Home, NOT_PARKED, Piece, PieceKind, PieceState, QUOTA, Read, STAGED_MAX,
-    Stripe, Stripes, Verify,
+    Attached, Courier, Home, NOT_PARKED, Piece, PieceKind, PieceState, QUOTA, RailFacts, Read,
+    STAGED_MAX, Stripe, Stripes, Verify,
 };
+use crate::config::EngineConfig;
+use crate::memory::Memory;
 use crate::plan::{CutRules, Landing, PieceShape, Way};
 use crate::schedule::{Policy, RailMask};
 use crate::slab::{Links, List, NONE};
@@ -48,7 +50,7 @@ impl Home {
         let mut any = false;
         let mut drained = false;
         for _ in 0..ADMIT_PER_RING {
-            if self.reads.is_full() {
+            if self.is_full() {
                 break; // Corked: it stays ready.
             }
             let popped = self.seats[ring].as_mut().and_then(|seat| seat.end.pop());
@@ -59,8 +61,11 @@ impl Home {
             if let Some(seat) = &mut self.seats[ring] {
                 seat.in_progress += 1;
             }
-            self.begin(ring, &sqe, permit, attached, now, courier);
             any = true;
+            if let Err((permit, attached)) = self.begin_solo(ring, &sqe, permit, attached, courier)
+            {
+                self.begin(ring, &sqe, permit, attached, now, courier);
+            }
         }
         any |= self.serve_cancels(ring, now, courier);
         if drained {
@@ -125,40 +130,19 @@ impl Home {
             }
             _ => 0,
         };
-        Read {
-            ring: u16::try_from(ring).expect("at most 4,096 rings"),
-            id: permit.read_id(),
-            permit: Some(permit),
-            user_data: sqe.get_user_data(),
-            object: sqe.object().slot,
-            flags: sqe.get_flags(),
-            memory: attached.memory,
-            offset: 0,
-            len: 0,
-            stripes: Stripes::Range { next: 0, end: 0 },
-            cutting: NONE,
-            stripes_left: 0,
-            extra_slots,
-            carved_to: 0,
-            piece_bytes: self.rules.piece_bytes_max,
-            pushed_at: attached.pushed_at,
-            deadline: match sqe.get_deadline_ns() {
-                0 => Nanos::NEVER,
-                at => Nanos(at),
-            },
-            first_error: Status::OK,
-            total_bytes: 0,
-            failed_stripes: 0,
-            ending: None,
-            retired: None,
-            active: List::default(),
-            token: attached.token,
-            parked: NOT_PARKED,
-            wheel_links: Links::default(),
-            waiting_links: Links::default(),
-            token_links: Links::default(),
-            draining_links: Links::default(),
-        }
+        let ring = u16::try_from(ring).expect("at most 4,096 rings");
+        let (object, flags) = (sqe.object().slot, sqe.get_flags());
+        let user_data = sqe.get_user_data();
+        let mut read = Read::new(ring, permit, user_data, object, flags, attached.pushed_at);
+        read.memory = attached.memory;
+        read.extra_slots = extra_slots;
+        read.token = attached.token;
+        read.piece_bytes = self.rules.piece_bytes_max;
+        read.deadline = match sqe.get_deadline_ns() {
+            0 => Nanos::NEVER,
+            at => Nanos(at),
+        };
+        read
     }
 
     fn enter(&mut self, read: Read, cancelled: bool, now: Nanos, courier: &mut impl Courier) {
@@ -225,7 +209,7 @@ impl Home {
                 if read.stripes.peek().is_none() {
                     return;
                 }
-                if self.stripes.is_full() || !self.activate(slot, now, courier) {
+                if self.stripes_are_full() || !self.activate(slot, now, courier) {
                     let rail = self.next_rail(slot);
                     self.park(slot, rail);
                     return;
@@ -272,7 +256,7 @@ impl Home {
     /// Lets reads that wait for `rail` go on, the longest-waiting first.
     pub(super) fn resume(&mut self, rail: usize, now: Nanos, courier: &mut impl Courier) {
         for _ in 0..self.feeds[rail].waiters.len() {
-            if self.feeds[rail].staged.len() >= STAGED_MAX || self.pieces.is_full() {
+            if self.feeds[rail].staged.len() >= STAGED_MAX || self.pieces_are_full() {
                 return;
             }
             let Some(slot) = self.feeds[rail].waiters.pop_front(&mut self.reads) else { return };
@@ -300,7 +284,7 @@ impl Home {
         };
         let start = u64::from(index) * inner.layout.stripe_bytes + cut.from;
         let needs_table = matches!(verify, Verify::Blocks(_)) && !self.has_table(object, index);
-        if needs_table && self.pieces.is_full() {
+        if needs_table && self.pieces_are_full() {
             return false;
         }
         let read = self.reads.at(slot);
@@ -338,7 +322,7 @@ impl Home {
             RailMask::default()
         };
         let candidates = self.with_room(usable);
-        if candidates.is_empty() || self.pieces.is_full() {
+        if candidates.is_empty() || self.pieces_are_full() {
             return Planned::Waits(usable.0.trailing_zeros() as usize);
         }
         let Some(rail) = self.choose(candidates, preferred, bytes) else {
@@ -350,21 +334,8 @@ impl Home {
             Way::Staged => PieceKind::Staged,
         };
         let part = self.carve(slot, stripe_slot, bytes);
-        let piece = Piece {
-            stripe: stripe_slot,
-            next: NONE,
-            kind,
-            state: PieceState::Staged,
-            rail: u8::try_from(rail).expect("at most 64 rails"),
-            attempts: 0,
-            alternatives: reach.count() > 1,
-            tried: RailMask::default(),
-            shape,
-            part,
-            landed: None,
-            loan: None,
-            links: Links::default(),
-        };
+        let mut piece = Piece::new(stripe_slot, kind, shape, part);
+        piece.alternatives = reach.count() > 1;
         let Ok(id) = self.pieces.insert(piece) else { unreachable!("checked above") };
         self.append(stripe_slot, id.slot);
         let stripe = self.stripes.at(stripe_slot);
@@ -466,8 +437,96 @@ impl Home {
     }
 }
 
+/// Longest read that is not cut for several rails to share.
+pub(super) fn solo_bytes_max(config: &EngineConfig, rails: &[RailFacts]) -> u64 {
+    let limit = rails.iter().map(|rail| rail.request_bytes_max).min().unwrap_or(u64::MAX);
+    let whole = config.piece_bytes_max.min(limit);
+    if rails.len() > 1 && config.policy != Policy::Fixed {
+        PIECE_BYTES_MIN.min(whole)
+    } else {
+        whole
+    }
+}
+
+impl Read {
+    /// A read that has not begun: no range, no stripes, no memory.
+    pub(super) fn new(
+        ring: u16,
+        permit: Permit,
+        user_data: u64,
+        object: u32,
+        flags: SqeFlags,
+        pushed_at: Nanos,
+    ) -> Self {
+        Read {
+            ring,
+            id: permit.read_id(),
+            permit: Some(permit),
+            user_data,
+            object,
+            flags,
+            memory: Memory::None,
+            offset: 0,
+            len: 0,
+            stripes: Stripes::Range { next: 0, end: 0 },
+            cutting: NONE,
+            stripes_left: 0,
+            extra_slots: 0,
+            carved_to: 0,
+            piece_bytes: 0,
+            pushed_at,
+            deadline: Nanos::NEVER,
+            first_error: Status::OK,
+            total_bytes: 0,
+            failed_stripes: 0,
+            ending: None,
+            retired: None,
+            active: List::default(),
+            token: None,
+            parked: NOT_PARKED,
+            wheel_links: Links::default(),
+            waiting_links: Links::default(),
+            token_links: Links::default(),
+            draining_links: Links::default(),
+        }
+    }
+}
+
+impl Piece {
+    /// A piece that no rail was chosen for yet.
+    pub(super) fn new(
+        stripe: u32,
+        kind: PieceKind,
+        shape: PieceShape,
+        part: Option<railring_dma::Part>,
+    ) -> Self {
+        Piece {
+            stripe,
+            next: NONE,
+            kind,
+            state: PieceState::Staged,
+            rail: 0,
+            attempts: 0,
+            alternatives: false,
+            tried: RailMask::default(),
+            alias: None,
+            shape,
+            part,
+            landed: None,
+            loan: None,
+            links: Links::default(),
+        }
+    }
+}
+
 impl Stripe {
-    fn new(read: u32, index: u32, (from, to): (u64, u64), verify: Verify, lead_bytes: u64) -> Self {
+    pub(super) fn new(
+        read: u32,
+        index: u32,
+        (from, to): (u64, u64),
+        verify: Verify,
+        lead_bytes: u64,
+    ) -> Self {
         Stripe {
             read,
             index,

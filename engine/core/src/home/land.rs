@@ -162,7 +162,7 @@ impl Home {
 
     /// The table was overwritten in the cache before this piece came: once more.
     fn refetch(&mut self, slot: u32, stripe_slot: u32, now: Nanos, courier: &mut impl Courier) {
-        if self.pieces.is_full() {
+        if self.pieces_are_full() {
             self.free_staging(slot);
             self.failed(slot, Status::LIMIT_EXCEEDED, now, courier);
         } else {
@@ -423,7 +423,7 @@ impl Home {
 
     /// The id under which a rail knows a piece.
     pub(super) fn piece_id(&self, slot: u32) -> Id<Piece> {
-        self.pieces.id_of(slot)
+        self.pieces.peek(slot).alias.unwrap_or_else(|| self.pieces.id_of(slot))
     }
 }
 

@@ -7,6 +7,7 @@
 mod admit;
 mod finish;
 mod land;
+mod solo;
 mod stage;
 mod stop;
 
@@ -226,6 +227,8 @@ pub(crate) struct Piece {
     /// Whether another rail could take it.
     alternatives: bool,
     tried: RailMask,
+    /// The id under which its rail knows it, if that is not its own: that of a solo.
+    alias: Option<Id<Piece>>,
     shape: PieceShape,
     /// The caller's memory for the wanted bytes, unless a rail has it.
     part: Option<Part>,
@@ -283,6 +286,8 @@ struct Rules {
     alignment: Alignment,
     piece_bytes_max: u64,
     request_bytes_max: u64,
+    /// Longest read that goes the short way: one that would not be cut for the rails to share.
+    solo_bytes_max: u64,
     attempts_max: u8,
 }
 
@@ -300,6 +305,7 @@ pub(crate) struct Home {
     reads: Slab<Read>,
     stripes: Slab<Stripe>,
     pieces: Slab<Piece>,
+    solos: Slab<solo::Solo>,
     feeds: Vec<Feed>,
     loads: Vec<Load>,
     /// Rails with pieces or reads waiting for them.
@@ -358,6 +364,7 @@ impl Home {
             alignment,
             piece_bytes_max: config.piece_bytes_max,
             request_bytes_max: rails.iter().map(|r| r.request_bytes_max).min().unwrap_or(u64::MAX),
+            solo_bytes_max: admit::solo_bytes_max(&shared.config, rails),
             attempts_max: config.attempts_max,
         };
         let feed = |rail: &RailFacts| Feed {
@@ -382,6 +389,7 @@ impl Home {
             reads: Slab::new(config.reads_max),
             stripes: Slab::new(pieces),
             pieces: Slab::new(pieces),
+            solos: Slab::new(config.reads_max),
             feeds: rails.iter().map(feed).collect(),
             loads: rails.iter().map(load).collect(),
             busy: RailMask::default(),
@@ -400,19 +408,37 @@ impl Home {
 
     /// Whether reads of this home are in progress.
     pub(crate) fn is_idle(&self) -> bool {
-        self.reads.is_empty()
+        self.reads.is_empty() && self.solos.is_empty()
     }
 
     /// Reads being worked on.
     pub(crate) fn reads_in_progress(&self) -> u32 {
-        self.reads.len()
+        self.reads.len() + self.solos.len()
+    }
+
+    /// Whether no further read can be worked on. A solo keeps the room it would be promoted to.
+    fn is_full(&self) -> bool {
+        self.reads.len() + self.solos.len() >= self.reads.capacity()
+    }
+
+    fn pieces_are_full(&self) -> bool {
+        self.pieces.len() + self.solos.len() >= self.pieces.capacity()
+    }
+
+    fn stripes_are_full(&self) -> bool {
+        self.stripes.len() + self.solos.len() >= self.stripes.capacity()
+    }
+
+    /// Piece ids a rail may be given: those of pieces, and those of solos behind them.
+    pub(crate) fn piece_ids_max(rails: &[RailFacts], reads_max: u32) -> u32 {
+        Self::pieces_max(rails) + reads_max
     }
 
     /// Whether a turn would find something to do without any completion or mail coming in.
     pub(crate) fn has_work(&self) -> bool {
         self.hashing.front().is_some()
             || self.draining.front().is_some()
-            || (self.ready.iter().any(|&word| word != 0) && !self.reads.is_full())
+            || (self.ready.iter().any(|&word| word != 0) && !self.is_full())
     }
 
     /// Takes over a ring.
@@ -518,7 +544,11 @@ impl Home {
     /// Takes one piece's news. Completions of pieces that are gone have nowhere to come from.
     #[inline]
     pub(crate) fn receive(&mut self, done: Done, now: Nanos, courier: &mut impl Courier) {
-        self.land(done, now, courier);
+        if done.piece.slot < self.pieces.capacity() {
+            self.land(done, now, courier);
+        } else {
+            self.receive_solo(done, now, courier);
+        }
     }
 }
 

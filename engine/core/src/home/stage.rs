@@ -6,7 +6,7 @@ use railring_transport::Nanos;
 use super::{Courier, Home, Piece, PieceKind, PieceState, Verify};
 use crate::mail::{Hash, Order};
 use crate::schedule::RailMask;
-use crate::slab::{Id, NONE};
+use crate::slab::Id;
 
 /// A rail whose pieces others could take has about so many nanoseconds of work in flight, and at
 /// least `WINDOW_PIECES_MIN` pieces: enough to keep it busy, not enough to make its peers wait.
@@ -238,21 +238,8 @@ impl Home {
             self.fail_stripe(stripe_slot, status, now, courier);
             return;
         };
-        let piece = Piece {
-            stripe: stripe_slot,
-            next: NONE,
-            kind: PieceKind::Table,
-            state: PieceState::Staged,
-            rail: 0,
-            attempts: 0,
-            alternatives: reach.count() > 1,
-            tried: RailMask::default(),
-            shape,
-            part: None,
-            landed: None,
-            loan: None,
-            links: crate::slab::Links::default(),
-        };
+        let mut piece = Piece::new(stripe_slot, PieceKind::Table, shape, None);
+        piece.alternatives = reach.count() > 1;
         let Ok(id) = self.pieces.insert(piece) else { unreachable!("the caller saw room") };
         let stripe = self.stripes.at(stripe_slot);
         stripe.table_fetch = id.slot;

@@ -8,7 +8,7 @@ use super::{Courier, Home, NOT_PARKED, Piece, PieceKind, PieceState, Verify};
 use crate::memory::{Memory, PartList};
 use crate::plan::{CutRules, Landing, Way};
 use crate::schedule::RailMask;
-use crate::slab::{Links, NONE};
+use crate::slab::NONE;
 use crate::staging::STAGED_BYTES;
 
 /// Ends what is left of one read as failed, with as many CQEs as it still owes.
@@ -191,8 +191,12 @@ impl Home {
         let mut any = false;
         while let Some(id) = self.seats[ring].as_mut().and_then(|seat| seat.end.pop_cancel()) {
             any = true;
-            let slot = self.seats[ring].as_ref().map_or(NONE, |seat| seat.reads[id.slot as usize]);
-            if slot != NONE && self.reads.peek(slot).id == id {
+            let entry = self.seats[ring].as_ref().map_or(NONE, |seat| seat.reads[id.slot as usize]);
+            if entry == NONE {
+                continue;
+            }
+            let slot = self.resolve(entry);
+            if self.reads.peek(slot).id == id {
                 self.stop(slot, Status::CANCELLED, now, courier);
             }
         }
@@ -216,7 +220,9 @@ impl Home {
         let Some(seat) = &mut self.seats[ring] else { return };
         if !seat.closed {
             seat.closed = true;
-            let slots: Vec<u32> = seat.reads.iter().copied().filter(|&slot| slot != NONE).collect();
+            let taken = seat.reads.iter().copied().filter(|&slot| slot != NONE);
+            let taken: Vec<u32> = taken.collect();
+            let slots: Vec<u32> = taken.into_iter().map(|entry| self.resolve(entry)).collect();
             for id in slots.into_iter().map(|slot| self.reads.id_of(slot)).collect::<Vec<_>>() {
                 if self.reads.get_mut(id).is_some() {
                     self.stop(id.slot, Status::CANCELLED, now, courier);
@@ -237,6 +243,9 @@ impl Home {
 
     /// The engine shuts down: every read is cancelled.
     pub(crate) fn stop_all(&mut self, cause: Status, now: Nanos, courier: &mut impl Courier) {
+        for solo in self.solos.taken() {
+            self.promote(solo);
+        }
         for slot in self.reads.taken() {
             let id = self.reads.id_of(slot);
             if self.reads.get_mut(id).is_some() {
@@ -253,6 +262,9 @@ impl Home {
             self.shared.pieces.give_back(feed.ordered.into());
             self.shared.bytes.give_back(feed.ordered_bytes);
             (feed.ordered, feed.ordered_bytes) = (0, 0);
+        }
+        for solo in self.solos.taken() {
+            self.promote(solo);
         }
         for slot in self.reads.taken() {
             let mut read = self.reads.remove_at(slot);
@@ -276,7 +288,7 @@ impl Home {
         let usable = self.usable(reach);
         let fresh = usable.without(RailMask::of(stripe.rail.min(63).into()));
         let candidates = if fresh.is_empty() { usable } else { fresh };
-        let room = self.pieces.capacity() - self.pieces.len();
+        let room = self.pieces.capacity() - self.pieces.len() - self.solos.len();
         if candidates.is_empty() || u64::from(room) < 4 * RECUT_PIECES {
             return false;
         }
@@ -298,21 +310,9 @@ impl Home {
                 Way::Staged => PieceKind::Staged,
             };
             let Some(rail) = self.choose(candidates, RailMask::default(), bytes) else { break };
-            let piece = Piece {
-                stripe: stripe_slot,
-                next: NONE,
-                kind,
-                state: PieceState::Staged,
-                rail: 0,
-                attempts,
-                alternatives: reach.count() > 1,
-                tried: RailMask::default(),
-                shape,
-                part: Some(part),
-                landed: None,
-                loan: None,
-                links: Links::default(),
-            };
+            let mut piece = Piece::new(stripe_slot, kind, shape, Some(part));
+            piece.attempts = attempts;
+            piece.alternatives = reach.count() > 1;
             let Ok(id) = self.pieces.insert(piece) else { break };
             self.append(stripe_slot, id.slot);
             self.stage_piece(id.slot, rail);
