@@ -1,4 +1,4 @@
-//! XXH3-64: the checksums of stripes and block tables, their byte order, and the format of a block table.
+//! XXH3-64: checksums of stripes and block tables, their byte order, the format of a table.
 //!
 //! The algorithm is XXH3 with 64 bits, seed 0 and the default secret, as fixed by xxHash 0.8.0
 //! (<https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md>); it is not XXH64. It finds

@@ -1,4 +1,4 @@
-//! The name of an object: a namespace and a key, checked once so that nothing behind it checks again.
+//! The name of an object: a namespace and a key, checked once so that nothing checks again.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Object keys, placements and checksums: the plain data that says what an object is and where its stripes lie.
+//! Object keys, placements and checksums: plain data that says what an object is and where it lies.
 //!
 //! Nothing here does I/O. A [`Placement`] is what a store or a catalog service hands out; every
 //! field of it is untrusted until [`Placement::validate`] turned it into a [`ValidPlacement`], the

@@ -42,7 +42,8 @@ pub enum GeometryError {
     },
     /// The block size is not a power of two, or out of bounds.
     #[error(
-        "block size is {block_bytes}: give a power of two from {BLOCK_BYTES_MIN} to {BLOCK_BYTES_MAX}"
+        "block size is {block_bytes}: give a power of two from \
+            {BLOCK_BYTES_MIN} to {BLOCK_BYTES_MAX}"
     )]
     BlockBytes {
         /// Size given.
@@ -50,7 +51,9 @@ pub enum GeometryError {
     },
     /// The block table of a stripe would be too long.
     #[error(
-        "a stripe of {stripe_bytes} bytes has {blocks} blocks of {block_bytes} bytes, the limit is {BLOCKS_PER_STRIPE_MAX}: use larger blocks or smaller stripes"
+        "a stripe of {stripe_bytes} bytes has {blocks} blocks of {block_bytes} \
+            bytes, the limit is {BLOCKS_PER_STRIPE_MAX}: use larger blocks or \
+            smaller stripes"
     )]
     TooManyBlocks {
         /// Stripe size given.
@@ -166,7 +169,8 @@ pub enum PlacementError {
     },
     /// An extent ends past [`EXTENT_END_MAX`].
     #[error(
-        "{kind} of stripe {stripe} in source {source_index} begins at {offset} and ends past the largest offset"
+        "{kind} of stripe {stripe} in source {source_index} begins at {offset} \
+            and ends past the largest offset"
     )]
     ExtentOverflow {
         /// Its number.

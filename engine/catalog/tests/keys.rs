@@ -1,4 +1,4 @@
-//! Object names: what is accepted comes back unchanged, and each kind of bad name has its own error.
+//! Object names: what is accepted comes back unchanged, each kind of bad name has its own error.
 
 use proptest::prelude::*;
 use railring_catalog::{KEY_BYTES_MAX, KeyError, NAMESPACE_BYTES_MAX, ObjectKey};

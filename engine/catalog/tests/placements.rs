@@ -290,14 +290,14 @@ proptest! {
     #[test]
     fn any_order_compiles_to_the_same_and_answers_like_the_list(
         size in 0u64..200_000, stripe in 1u64..70_000, sources in 1u16..5, copies in 1u16..5,
-        swaps in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>()), 0..9),
+        swaps in prop::collection::vec(any::<[prop::sample::Index; 2]>(), 0..9),
     ) {
         prop_assume!(size.div_ceil(stripe) < 1000);
         let p = placement(size, stripe, 4096, sources, copies.min(sources));
         let valid = p.validate().expect("built to be legal");
         let mut mixed = p.clone();
         if !p.stripes.is_empty() {
-            for (a, b) in swaps {
+            for [a, b] in swaps {
                 mixed.stripes.swap(a.index(p.stripes.len()), b.index(p.stripes.len()));
             }
         }
@@ -333,7 +333,7 @@ proptest! {
     #[test]
     fn arbitrary_numbers_never_panic(
         size in any::<u64>(), stripe in any::<u64>(), block in any::<u32>(), small in any::<bool>(),
-        raw in prop::collection::vec((0u32..5, any::<u64>(), any::<u16>(), any::<u64>(), any::<u64>()), 0..6),
+        raw in prop::collection::vec((0u32..5, any::<u16>(), any::<[u64; 3]>()), 0..6),
     ) {
         let mut p = good();
         if small {
@@ -341,13 +341,15 @@ proptest! {
         } else {
             (p.size_bytes, p.stripe_bytes, p.block_bytes) = (size, stripe, block);
         }
-        p.stripes = raw.into_iter().map(|(index, len_bytes, source, offset, table_offset)| StripePlacement {
+        type Raw = (u32, u16, [u64; 3]);
+        let stripe = |(index, source, [len_bytes, offset, table_offset]): Raw| StripePlacement {
             index,
             len_bytes: if small { len_bytes % 20_000 } else { len_bytes },
             owners: vec![Owner { source: source % 3, offset, table_offset }],
             checksum: Some(1),
             table_checksum: Some(2),
-        }).collect();
+        };
+        p.stripes = raw.into_iter().map(stripe).collect();
         let _ = p.validate();
     }
 }

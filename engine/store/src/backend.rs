@@ -1,6 +1,7 @@
-//! The few file operations a store is made of, as a trait, and their implementation on real directories.
+//! The few file operations a store is made of, as a trait, and their form on real directories.
 //!
-//! The trait is public so that tests can record, reorder, tear and fail every operation from outside the crate.
+//! The trait is public so that tests can record, reorder, tear and fail every operation from
+//! outside the crate.
 
 use rustix::fs::{FlockOperation, flock};
 use std::fmt::Debug;
@@ -9,7 +10,8 @@ use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// What a store asks of the file system. Paths are absolute or as the caller of the store gave them.
+/// What a store asks of the file system. Paths are absolute or as the caller of the store gave
+/// them.
 pub trait StorageBackend: Debug + Send + Sync {
     /// Resolves a directory to the one name it has.
     ///

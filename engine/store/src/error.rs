@@ -55,7 +55,10 @@ pub enum CreateError {
         directory: PathBuf,
     },
     /// Other people's files are there.
-    #[error("{} is not empty, it holds '{file}': give an empty or a new directory", .directory.display())]
+    #[error(
+        "{} is not empty, it holds '{file}': give an empty or a new directory",
+        .directory.display()
+    )]
     NotEmpty {
         /// The directory.
         directory: PathBuf,
@@ -90,7 +93,8 @@ pub enum OpenError {
         directory: PathBuf,
     },
     /// A directory is not there or cannot be read.
-    #[error("directory {} (number {position}) is lost: {source}; with copies elsewhere the store can be read in degraded mode", .directory.display())]
+    #[error("directory {} (number {position}) is lost: {source}; with copies elsewhere \
+        the store can be read in degraded mode", .directory.display())]
     DirectoryLost {
         /// The directory as given.
         directory: PathBuf,
@@ -100,7 +104,8 @@ pub enum OpenError {
         source: io::Error,
     },
     /// A directory has no identity.
-    #[error("{} (number {position}) is not a store's directory: it has no file 'railring-store'", .directory.display())]
+    #[error("{} (number {position}) is not a store's directory: it has no file \
+        'railring-store'", .directory.display())]
     NotAStore {
         /// The directory as given.
         directory: PathBuf,
@@ -116,7 +121,8 @@ pub enum OpenError {
         reason: FormatError,
     },
     /// A directory was written by a version of the software that this one does not know.
-    #[error("{} has store format version {version}, this software knows {}: use a newer one", .directory.display(), crate::FORMAT_VERSION)]
+    #[error("{} has store format version {version}, this software knows {}: use a newer \
+        one", .directory.display(), crate::FORMAT_VERSION)]
     UnknownVersion {
         /// The directory.
         directory: PathBuf,
@@ -124,7 +130,10 @@ pub enum OpenError {
         version: u32,
     },
     /// Two directories belong to different stores.
-    #[error("{} belongs to store {id}, but {} to store {other_id}", .directory.display(), .other.display())]
+    #[error(
+        "{} belongs to store {id}, but {} to store {other_id}",
+        .directory.display(), .other.display()
+    )]
     OtherStore {
         /// The later directory.
         directory: PathBuf,
@@ -136,7 +145,10 @@ pub enum OpenError {
         other_id: StoreId,
     },
     /// The directories are not in the order the store was made with.
-    #[error("{} is directory {index} of its store but given as number {position}, where {} belongs: give them in their order", .directory.display(), name_or(.expected, *.position))]
+    #[error("{} is directory {index} of its store but given as number {position}, where \
+        {} belongs: give them in their order",
+        .directory.display(), name_or(.expected, *.position)
+    )]
     WrongOrder {
         /// The directory that is out of place.
         directory: PathBuf,
@@ -179,7 +191,8 @@ pub enum PutError {
     Geometry(#[from] GeometryError),
     /// No copy, or more copies than directories.
     #[error(
-        "{copies} copies are asked for, the store has {directories} directories: give 1 to {directories}"
+        "{copies} copies are asked for, the store has {directories} \
+            directories: give 1 to {directories}"
     )]
     Copies {
         /// Copies asked for.
@@ -198,7 +211,8 @@ pub enum PutError {
     },
     /// The source ended early.
     #[error(
-        "the source ended after {actual} bytes, {expected} were expected: it shrank while it was put"
+        "the source ended after {actual} bytes, {expected} were expected: it \
+            shrank while it was put"
     )]
     SourceShrank {
         /// Length at the start.
@@ -234,7 +248,8 @@ pub enum PutError {
     #[error("the key has used up all generation numbers")]
     GenerationsExhausted,
     /// All directories' floors are damaged, so a number might be used twice.
-    #[error("the floor of every directory is damaged, the last is {}: restore one from a backup", .directory.display())]
+    #[error("the floor of every directory is damaged, the last is {}: restore one from \
+        a backup", .directory.display())]
     FloorDamaged {
         /// The last directory.
         directory: PathBuf,
@@ -243,7 +258,8 @@ pub enum PutError {
     },
     /// Publishing failed, and so did taking it back: either outcome is possible.
     #[error(
-        "publishing generation {generation} failed and could not be undone: look the object up; cause: {cause}"
+        "publishing generation {generation} failed and could not be undone: \
+            look the object up; cause: {cause}"
     )]
     Indeterminate {
         /// The generation that may or may not exist.
@@ -282,7 +298,10 @@ pub enum LookupError {
         directories: Vec<PathBuf>,
     },
     /// No directory has a good manifest of the newest generation.
-    #[error("every manifest of generation {generation} in file '{file}' is damaged: {}", reasons(.replicas))]
+    #[error(
+        "every manifest of generation {generation} in file '{file}' is damaged: {}",
+        reasons(.replicas)
+    )]
     Damaged {
         /// The file, the same in each directory.
         file: String,
@@ -323,7 +342,8 @@ pub enum RemoveError {
         mode: OpenMode,
     },
     /// All directories' floors are damaged, so a number might be used twice.
-    #[error("the floor of every directory is damaged, the last is {}: restore one from a backup", .directory.display())]
+    #[error("the floor of every directory is damaged, the last is {}: restore one from \
+        a backup", .directory.display())]
     FloorDamaged {
         /// The last directory.
         directory: PathBuf,
@@ -379,7 +399,10 @@ pub enum StoreWarning {
         reason: String,
     },
     /// What an unfinished put or removal had left was settled.
-    #[error("settled '{file}', left in {} by an operation that did not finish", .directory.display())]
+    #[error(
+        "settled '{file}', left in {} by an operation that did not finish",
+        .directory.display()
+    )]
     LeftoverSettled {
         /// The directory.
         directory: PathBuf,

@@ -1,4 +1,4 @@
-//! Fixed-size records (identity, data header, floor) and what all records share: magic, version, checksum.
+//! Fixed-size records (identity, data header, floor), and the frame that all records share.
 
 use railring_catalog::checksum::stripe_checksum;
 use railring_catalog::{KeyError, PlacementError};

@@ -1,4 +1,4 @@
-//! Objects on local disks: a crash-safe store over an ordered list of directories, as `docs/store.md` specifies it.
+//! Objects on local disks: the crash-safe store over a list of directories of `docs/store.md`.
 //!
 //! ```
 //! use railring_store::{OpenOptions, PutOptions, Store};

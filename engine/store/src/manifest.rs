@@ -1,4 +1,4 @@
-//! The manifest: one generation's complete placement as bytes, and back without trusting any of them.
+//! The manifest: one generation's placement as bytes, and back without trusting any of them.
 
 use crate::format::{FormatError, Reader, StoreId, Writer};
 use crate::names::{KeyHash, Name};
@@ -315,7 +315,9 @@ mod tests {
         }
 
         #[test]
-        fn lengths_that_claim_too_much_cost_nothing(field in 96usize..104, low in any::<u8>(), count in any::<u32>()) {
+        fn lengths_that_claim_too_much_cost_nothing(
+            field in 96usize..104, low in any::<u8>(), count in any::<u32>(),
+        ) {
             let mut bytes = manifest(5001, 2, 2).encode();
             bytes[field] = low;
             bytes[92..96].copy_from_slice(&count.to_le_bytes());

@@ -1,4 +1,4 @@
-//! Power cuts: every prefix of everything a store does, with what was not synced kept, dropped or torn.
+//! Power cuts after every operation, with what was not synced kept, dropped or torn.
 
 use crate::common::{
     Replicas, directories, everything, key, new_store, open_as, options, pattern, put,

@@ -207,7 +207,8 @@ fn other_orders_stores_and_counts_are_refused_by_name() {
     memory.tamper("/disk1/railring-store", |b| (b[8], b[20]) = (1, !b[20]));
     let error = refused(&memory, &all[..3], OpenMode::ReadOnly);
     assert!(
-        matches!(&error, OpenError::IdentityDamaged { directory, reason: FormatError::Checksum { .. } }
+        matches!(&error, OpenError::IdentityDamaged {
+                directory, reason: FormatError::Checksum { .. } }
         if *directory == all[1]),
         "{error}"
     );

@@ -28,9 +28,13 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
     fn what_is_put_comes_back(
-        stripe in prop_oneof![1u64..64, 4000u64..4200, Just(4096), Just(8192), 60_000u64..70_000, Just(1 << 20), Just((1 << 20) + 1)],
+        stripe in prop_oneof![
+            1u64..64, 4000u64..4200, Just(4096), Just(8192), 60_000u64..70_000,
+            Just(1 << 20), Just((1 << 20) + 1)
+        ],
         stripes in 0u64..4, delta in -1i64..=1, known in any::<bool>(),
-        n in 1usize..4, copies in 1u16..4, step in prop_oneof![Just(1 << 22), 1usize..70_000], seed in any::<u64>(),
+        n in 1usize..4, copies in 1u16..4, seed in any::<u64>(),
+        step in prop_oneof![Just(1 << 22), 1usize..70_000],
     ) {
         let copies = copies.min(n as u16);
         let size = (stripe * stripes).saturating_add_signed(delta) as usize;
@@ -46,7 +50,7 @@ proptest! {
             ControlFlow::Continue(())
         };
         let mut source = Trickle { bytes: &bytes, step, calls: 0 };
-        let report = store.put(&key("n/k"), &mut source, &options, &mut progress).expect("room enough");
+        let report = store.put(&key("n/k"), &mut source, &options, &mut progress).expect("room");
         prop_assert_eq!(last, size as u64);
         prop_assert_eq!(&report.warnings[..], &[][..]);
         drop(store);
@@ -56,7 +60,8 @@ proptest! {
         prop_assert_eq!(&placement, &report.placement);
         let valid = placement.validate().expect("its own");
         prop_assert_eq!(valid.size_bytes(), size as u64);
-        prop_assert!((0..valid.stripe_count()).all(|i| valid.owners(i).len() == usize::from(copies)));
+        let owners = (0..valid.stripe_count()).map(|i| valid.owners(i).len());
+        prop_assert!(owners.into_iter().all(|owners| owners == usize::from(copies)));
         prop_assert_eq!(read_all(&memory, &placement).expect("verified"), bytes);
         let stat = store.stat(&key("n/k")).expect("good").expect("put");
         for file in &stat.files {

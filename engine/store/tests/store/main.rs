@@ -1,4 +1,4 @@
-//! Tests of the store through its public interface, on a file system in memory and on real directories.
+//! Tests of the store's public interface, on a file system in memory and on real directories.
 
 mod common;
 mod crash;

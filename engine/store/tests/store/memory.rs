@@ -1,4 +1,4 @@
-//! A file system in memory that records every operation, fails on demand, and rebuilds what a power cut leaves.
+//! A file system in memory that records, fails on demand, and rebuilds what a power cut leaves.
 //!
 //! The model of a power cut is harsher than any file system in use. A write is durable after a sync
 //! of its file, a directory entry after a sync of its directory. Of everything else each operation
