@@ -196,7 +196,11 @@ impl Tree {
 
     /// The path with every link followed inside the root, without a leading slash.
     pub(crate) fn resolve(&self, path: &str) -> Result<String, Why> {
-        self.resolve_counted(path, &mut 0)
+        let resolved = self.resolve_counted(path, &mut 0);
+        if let Ok(here) = &resolved {
+            self.record_presence(here, Entry::Folder);
+        }
+        resolved
     }
 
     fn resolve_counted(&self, path: &str, links: &mut usize) -> Result<String, Why> {
@@ -356,11 +360,7 @@ impl Tree {
 
     /// True when something is at `path`.
     pub(crate) fn exists(&self, path: &str) -> bool {
-        let found = self.resolve(path);
-        if let Ok(here) = &found {
-            self.record_presence(here, Entry::Folder);
-        }
-        found.is_ok()
+        self.resolve(path).is_ok()
     }
 
     /// The last part of where the link at `path` leads, whether or not that is there.

@@ -101,8 +101,10 @@ impl Candidate {
         self.order.is_virtual = function.physical_function.is_some();
         let physical = physical(machine, function);
         let slot = physical.address.slot();
-        let link = machine.pci_function(slot).filter(|f| f.link.capacity().is_some());
-        let link = link.unwrap_or(physical).link.capacity();
+        // All functions of a card have one link; not each of them tells its speed.
+        let of_card = machine.pci.iter().filter(|other| other.address.slot() == slot);
+        let own = of_card.filter(|other| other.physical_function.is_none());
+        let link = own.filter_map(|other| other.link.capacity()).max();
         self.stage(Through::Slot(slot), link);
         if let Some(card) = card {
             self.stage(Through::Card(card.clone()), None);
