@@ -11,15 +11,16 @@ use railring_dma::Part;
 /// * the same range at every call, wherever the value was moved;
 /// * read and written by nobody but the owner of the value.
 pub unsafe trait StableBytes {
-    /// The first byte. It may be written through as long as the value is owned and not otherwise used.
+    /// The first byte. It may be written through as long as the value is owned and not otherwise
+    /// used.
     fn address(&mut self) -> *mut u8;
 
     /// How many bytes there are.
     fn bytes(&self) -> usize;
 }
 
-// SAFETY: a vector's elements lie on the heap, are not moved with it, and are its own; nothing grows
-// or shrinks it while only this trait is used. A leaked vector's allocation is never freed.
+// SAFETY: a vector's elements lie on the heap, are not moved with it, and are its own; nothing
+// grows or shrinks it while only this trait is used. A leaked vector's allocation is never freed.
 unsafe impl StableBytes for Vec<u8> {
     fn address(&mut self) -> *mut u8 {
         self.as_mut_ptr()
@@ -31,8 +32,8 @@ unsafe impl StableBytes for Vec<u8> {
 }
 
 // SAFETY: a part is the only owner of its bytes, which lie in a mapped region that stays mapped
-// unless the part is repaid; its address does not change, and a part that is leaked or dropped keeps
-// the region mapped for ever.
+// unless the part is repaid; its address does not change, and a part that is leaked or dropped
+// keeps the region mapped for ever.
 unsafe impl StableBytes for Part {
     fn address(&mut self) -> *mut u8 {
         Part::address(self).as_ptr()

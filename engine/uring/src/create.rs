@@ -133,7 +133,8 @@ pub(crate) fn create(options: &RingOptions) -> Result<Created, RingError> {
                 require_operations(&ring)?;
                 if entries != asked {
                     notes.push(format!(
-                        "io_uring has {entries} entries instead of {asked} (ENOMEM; raise RLIMIT_MEMLOCK)"
+                        "io_uring has {entries} entries instead of {asked} (ENOMEM; raise \
+                         RLIMIT_MEMLOCK)"
                     ));
                 }
                 return Ok(Created { ring, entries, notes });

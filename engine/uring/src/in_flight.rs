@@ -52,8 +52,8 @@ impl<T> InFlight<T> {
         row.held.insert(held)
     }
 
-    /// What is kept under `key`, taken out, and whether it was marked as cancelled; none if it is not
-    /// in flight (any more).
+    /// What is kept under `key`, taken out, and whether it was marked as cancelled; none if it is
+    /// not in flight (any more).
     pub(crate) fn take(&mut self, key: u64) -> Option<(T, bool)> {
         let row = self.rows.get_mut(row_of(key)).filter(|row| row.key == key)?;
         let held = row.held.take()?;

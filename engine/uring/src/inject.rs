@@ -18,7 +18,8 @@ pub trait Injector: Send + Sync + Debug {
         None
     }
 
-    /// What the read `key` is said to have given (bytes, or the negative errno) when the kernel gave
+    /// What the read `key` is said to have given (bytes, or the negative errno) when the kernel
+    /// gave
     /// `result`. `fixed`: it was a read into a registered buffer.
     fn result(&self, key: u64, result: i32, fixed: bool) -> i32 {
         let _ = (key, fixed);

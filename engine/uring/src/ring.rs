@@ -18,9 +18,9 @@ use crate::tables::{Shared, Tables};
 /// The user data of cancels: its row is beyond any table.
 const CANCEL_KEY: u64 = u64::MAX;
 
-/// Doorbells in a row that the kernel may answer with EAGAIN, EBUSY or EINTR before the ring is given
-/// up: at one a microsecond, a second of a kernel that has no memory at all. A read has a deadline of
-/// its own long before.
+/// Doorbells in a row that the kernel may answer with EAGAIN, EBUSY or EINTR before the ring is
+/// given up: at one a microsecond, a second of a kernel that has no memory at all. A read has a
+/// deadline of its own long before.
 const REFUSED_IN_A_ROW_MAX: u32 = 1_000_000;
 
 /// How long a dropped ring waits for the reads it cancelled before it leaks them.
@@ -214,8 +214,8 @@ impl<B: StableBytes, E> Uring<B, E> {
         }
     }
 
-    /// Hands everything pushed to the kernel: at most one `io_uring_enter`, none if there is nothing
-    /// to hand over. What the kernel does not take now stays for the next commit.
+    /// Hands everything pushed to the kernel: at most one `io_uring_enter`, none if there is
+    /// nothing to hand over. What the kernel does not take now stays for the next commit.
     pub fn commit(&mut self) {
         if !self.to_cancel.is_empty() {
             self.push_cancels();

@@ -62,7 +62,8 @@ pub enum TableError {
     },
     /// Longer than the kernel registers in one buffer.
     #[error(
-        "a buffer of {bytes} bytes is longer than the {limit_bytes} that can be registered as one; split it"
+        "a buffer of {bytes} bytes is longer than the {limit_bytes} that can be registered as one; \
+         split it"
     )]
     TooLong {
         /// Length asked for.
