@@ -143,7 +143,8 @@ impl FileControl {
         plain()
     }
 
-    /// Refuses what is not a regular file, sets the descriptor's flags for reading, and pins the file.
+    /// Refuses what is not a regular file, sets the descriptor's flags for reading, and pins the
+    /// file.
     fn prepare(&self, source: SourceRef<'_>, file: &OwnedFd) -> Result<(), ConnectError> {
         let failed = |errno| self.open_failed(source, errno);
         let kind = FileType::from_raw_mode(rustix::fs::fstat(file).map_err(failed)?.st_mode);
@@ -153,8 +154,8 @@ impl FileControl {
         }
         // On tmpfs O_NONBLOCK makes the ring read at once, in the system call that hands the read
         // over: tmpfs does not tell the kernel that its reads need not wait, so they would go
-        // through the kernel's worker threads, at several times the cost. Elsewhere some kernels turn
-        // reads of a busy disk into EAGAIN for it.
+        // through the kernel's worker threads, at several times the cost. Elsewhere some kernels
+        // turn reads of a busy disk into EAGAIN for it.
         if self.setup.directory.memory() != Some(MemoryFileSystem::Tmpfs) || special {
             let flags = rustix::fs::fcntl_getfl(file).map_err(failed)?;
             rustix::fs::fcntl_setfl(file, flags - OFlags::NONBLOCK).map_err(failed)?;
@@ -288,8 +289,13 @@ impl RailControl for FileControl {
         }
         match self.register_buffers(tables, region) {
             Ok(slots) => {
-                self.shared.memory.publish(region, &slots);
                 let mut registered = self.registered();
+                if registered.buffers.contains_key(&id) {
+                    // Another thread was faster.
+                    slots.iter().for_each(|slot| tables.unregister_buffer(*slot));
+                    return Ok(());
+                }
+                self.shared.memory.publish(region, &slots);
                 registered.buffers.insert(id, slots);
                 registered.bytes_of.insert(id, region.mapped_bytes() as u64);
                 registered.summary.bytes += region.mapped_bytes() as u64;

@@ -1,4 +1,4 @@
-//! The directory of a rail: opening files beneath it and nothing outside, and what its file system can.
+//! The directory of a rail: opening files beneath it, and what its file system can do.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,8 +15,8 @@ use crate::inject::Injector;
 const HANDLE_BYTES_MAX: usize = 4095;
 /// Files looked at to find one to try O_DIRECT with.
 const PROBE_ENTRIES_MAX: usize = 256;
-/// What O_DIRECT reads must be multiples of where the kernel does not say (before Linux 6.1): no disk
-/// in use has larger logical blocks.
+/// What O_DIRECT reads must be multiples of where the kernel does not say (before Linux 6.1): no
+/// disk in use has larger logical blocks.
 const DIRECT_ALIGNMENT_DEFAULT: u32 = 4096;
 
 /// f_type of tmpfs and ramfs, statfs(2).
@@ -88,8 +88,8 @@ impl Directory {
         same_file || other == self.path || other.canonicalize().is_ok_and(|path| path == self.path)
     }
 
-    /// Opens a file beneath the directory for reading. Never blocks on what is not a regular file; the
-    /// descriptor has O_NONBLOCK.
+    /// Opens a file beneath the directory for reading. Never blocks on what is not a regular file;
+    /// the descriptor has O_NONBLOCK.
     pub(crate) fn open_file(&self, handle: &Path, extra: OFlags) -> Result<OwnedFd, Errno> {
         let flags =
             OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::NOFOLLOW;

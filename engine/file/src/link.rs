@@ -143,6 +143,8 @@ fn start_ring(
 ) -> Result<Started, RingError> {
     let injector =
         options.injector.clone().map(|faults| faults as Arc<dyn railring_uring::Injector>);
+    // Completions by interrupt, the default: cooperative ones were not measurably faster at a depth
+    // of 1 or 32, and take a second system call in a turn that finds some and submits more.
     let ring =
         RingOptions { entries: limits.outstanding_wrs_max, injector, ..RingOptions::default() };
     let uring = Uring::new(&ring)?;
@@ -172,8 +174,8 @@ impl Engine {
 
 /// The data path of a file rail. It belongs to one poller.
 ///
-/// A read that ends with `Status::SHORT_READ` has in `vendor` how many bytes there were. A cancelled
-/// read of a regular file that the disk has begun usually ends as it would have.
+/// A read that ends with `Status::SHORT_READ` has in `vendor` how many bytes there were. A
+/// cancelled read of a regular file that the disk has begun usually ends as it would have.
 #[derive(Debug)]
 pub struct FileLink {
     engine: Engine,

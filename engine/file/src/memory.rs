@@ -66,8 +66,8 @@ impl Memory {
     }
 
     /// The registered buffer that all of the part lies in, if there is one. A region that is
-    /// registered or forgotten meanwhile may give a wrong one; the kernel then refuses the read with
-    /// EFAULT and it is made unregistered.
+    /// registered or forgotten meanwhile may give a wrong one; the kernel then refuses the read
+    /// with EFAULT and it is made unregistered.
     pub(crate) fn buffer_of(&self, part: &Part) -> Option<BufferSlot> {
         let region = part.region();
         let entry = self.entries.get(region.slot as usize)?;

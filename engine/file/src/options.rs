@@ -96,7 +96,10 @@ pub enum FileRailError {
     #[error("a blank rail name was refused; leave it out to use the directory's")]
     BlankName,
     /// O_DIRECT was required and cannot be had.
-    #[error("directory {} cannot be read with O_DIRECT: {why}; do not require it", directory.display())]
+    #[error(
+        "directory {} cannot be read with O_DIRECT: {why}; do not require it",
+        directory.display()
+    )]
     DirectRefused {
         /// The directory.
         directory: PathBuf,

@@ -5,7 +5,8 @@ use rustix::io::Errno;
 use sq_cq::Status;
 
 /// EINTR and EAGAIN in a row that a read survives. Each is a signal or a moment without memory and
-/// passes by itself; sixteen without a byte between them is a state, and another rail may do better.
+/// passes by itself; sixteen without a byte between them is a state, and another rail may do
+/// better.
 const TRANSIENT_MAX: u8 = 16;
 
 /// How far one read has come.
@@ -34,8 +35,8 @@ impl Progress {
         Progress { want, bytes_min, done: 0, align: u64::from(align), transient: 0 }
     }
 
-    /// Where in the part the next attempt begins. With O_DIRECT a read that ended within a block (at
-    /// the end of the file) is continued from the start of that block.
+    /// Where in the part the next attempt begins. With O_DIRECT a read that ended within a block
+    /// (at the end of the file) is continued from the start of that block.
     pub(crate) fn from(&self) -> u64 {
         self.done & !(self.align - 1)
     }

@@ -34,7 +34,8 @@ pub(crate) struct RingLink {
     backend: String,
     /// Reads to be continued that found the submission queue full.
     waiting: Vec<(u64, Part, Asked)>,
-    /// Something was pushed, or refused by the kernel, since the last doorbell that took everything.
+    /// Something was pushed, or refused by the kernel, since the last doorbell that took
+    /// everything.
     bell_due: bool,
     resubmissions: u64,
     fixed_fallbacks: u64,

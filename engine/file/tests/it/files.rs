@@ -1,4 +1,4 @@
-//! Connecting: which endpoints and handles a rail takes, what it refuses, what it keeps from a remover.
+//! Connecting: which endpoints and handles a rail takes, what it refuses, what it pins.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;

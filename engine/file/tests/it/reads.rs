@@ -259,7 +259,11 @@ fn differential(rig: &mut Rig, memory: &Memory, path: &Path, script: &[Step]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 6, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 6,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn thousands_of_reads_at_depth_equal_pread(script in steps(), register in any::<bool>()) {

@@ -1,7 +1,8 @@
-//! Raw throughput of a link beside fio on the same file; run by hand, one group of numbers per line.
+//! Raw throughput and CPU time of a link beside fio on the same file; run by hand.
 //!
 //! `cargo test --release -p railring-file -- --ignored --nocapture throughput`, with
 //! `RAILRING_BENCH_FILE=/dir/file` (at least 64 MiB) and optionally `RAILRING_BENCH_SECONDS`.
+//! With `RAILRING_BENCH_SLEEP` the poller sleeps while nothing is done, as fio does; else it spins.
 
 use std::path::PathBuf;
 use std::process::Command;
