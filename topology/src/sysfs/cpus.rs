@@ -78,16 +78,24 @@ pub(super) fn read_cores(reader: &Reader<'_>, online: &CpuSet) -> Vec<Core> {
             continue;
         }
         let folder = format!("{CPUS}/cpu{cpu}/topology");
-        let mut cpus =
-            siblings(reader, &folder).unwrap_or_default().intersection(online).difference(&placed);
+        let core_id = core_id(reader, cpu);
+        let siblings = siblings(reader, &folder).unwrap_or_default();
+        let others = siblings.intersection(online).difference(&placed);
+        // Cores that share a part of themselves (AMD's compute units) are listed as siblings, and
+        // have core ids of their own.
+        let same = |other: &CpuId| *other != cpu && self::core_id(reader, *other) == core_id;
+        let mut cpus: CpuSet = others.iter().filter(same).collect();
         cpus.insert(cpu);
         placed = placed.union(&cpus);
-        let number = |file: &str| reader.tree.value(&format!("{folder}/{file}"));
-        let (package, core_id) = (number("physical_package_id"), number("core_id"));
+        let package = reader.tree.value(&format!("{folder}/physical_package_id"));
         cores.push(Core { cpus, package, core_id, kind: CoreKind::Unknown });
     }
     set_kinds(reader, &mut cores);
     cores
+}
+
+fn core_id(reader: &Reader<'_>, cpu: CpuId) -> Option<i64> {
+    reader.tree.value(&format!("{CPUS}/cpu{cpu}/topology/core_id"))
 }
 
 fn siblings(reader: &Reader<'_>, folder: &str) -> Option<CpuSet> {
@@ -153,7 +161,7 @@ pub(super) fn read_nodes(reader: &Reader<'_>, online: &Online) -> Vec<Node> {
     ids.sort();
     let mut nodes: Vec<Node> =
         ids.iter().map(|&id| read_node(reader, id, &ids, &online.online)).collect();
-    part_shared_cpus(reader, &mut nodes);
+    nodes = part_shared_cpus(reader, nodes);
     if nodes.iter().all(|node| node.cpus.is_empty()) && !online.online.is_empty() {
         nodes = vec![implied_node(reader, &online.online)];
     }
@@ -184,10 +192,12 @@ fn read_node(reader: &Reader<'_>, id: NodeId, ids: &[NodeId], online: &CpuSet) -
     }
 }
 
-/// A CPU belongs to the first node that claims it; firmware exists that lists it twice.
-fn part_shared_cpus(reader: &Reader<'_>, nodes: &mut [Node]) {
+/// A CPU belongs to the first node that claims it; firmware exists that lists it twice. A node all
+/// of whose CPUs are another's is none: such machines list every CPU for every node.
+fn part_shared_cpus(reader: &Reader<'_>, nodes: Vec<Node>) -> Vec<Node> {
     let mut owners: BTreeMap<CpuId, NodeId> = BTreeMap::new();
-    for node in nodes {
+    let mut parted = Vec::new();
+    for mut node in nodes {
         let taken: CpuSet = node.cpus.iter().filter(|cpu| owners.contains_key(cpu)).collect();
         if !taken.is_empty() {
             let owner = taken.first().map_or(node.id, |cpu| owners[&cpu]);
@@ -197,9 +207,14 @@ fn part_shared_cpus(reader: &Reader<'_>, nodes: &mut [Node]) {
                 format!("node {} lists cpus {taken} as well", node.id),
             );
         }
+        if !taken.is_empty() && taken == node.cpus {
+            continue;
+        }
         node.cpus = node.cpus.difference(&taken);
         owners.extend(node.cpus.iter().map(|cpu| (cpu, node.id)));
+        parted.push(node);
     }
+    parted
 }
 
 fn implied_node(reader: &Reader<'_>, online: &CpuSet) -> Node {
