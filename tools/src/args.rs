@@ -1,0 +1,244 @@
+//! The command line as it is typed: commands, options, help and examples.
+
+use std::path::PathBuf;
+
+use clap::{ArgAction, Args, Parser, Subcommand, ValueHint};
+use railring::ObjectKey;
+
+use crate::output::Format;
+use crate::units::{ByteRange, Size};
+
+const AFTER: &str = "\
+Sizes take a unit: 4096, 64K or 64KiB (powers of 1,024), 1MB (powers of 1,000).
+
+Exit status: 0 success, 1 the work failed, 2 the command line makes no sense. Ctrl-C once stops and
+cleans up, twice ends at once.";
+
+/// Store large objects as stripes over several disks, and read them back over all of them at once.
+#[derive(Debug, Parser)]
+#[command(name = "railring", version, about, after_help = AFTER, max_term_width = 100)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Put(PutArgs),
+    Get(GetArgs),
+    Ls(LsArgs),
+    Stat(StatArgs),
+    Rm(RmArgs),
+    Verify(VerifyArgs),
+    Completions(CompletionsArgs),
+}
+
+/// The directories of a store.
+#[derive(Debug, Args)]
+pub(crate) struct StoreArgs {
+    /// The store's directories, one per disk, always in the same order.
+    #[arg(
+        long = "store",
+        short = 's',
+        value_name = "DIR[,DIR...]",
+        value_delimiter = ',',
+        required = true,
+        value_hint = ValueHint::DirPath
+    )]
+    pub(crate) directories: Vec<PathBuf>,
+}
+
+/// The directories of a store that is only read.
+#[derive(Debug, Args)]
+pub(crate) struct ReadStoreArgs {
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+    /// Read what is left when directories are lost; stripes with a copy elsewhere are found there.
+    #[arg(long)]
+    pub(crate) degraded: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct FormatArgs {
+    /// Print JSON, one value per line.
+    #[arg(long, action = ArgAction::SetTrue)]
+    json: bool,
+}
+
+impl FormatArgs {
+    pub(crate) fn format(&self) -> Format {
+        if self.json { Format::Json } else { Format::Text }
+    }
+}
+
+/// Put files into a store, each as an object striped over the store's directories.
+///
+/// The store is made if all directories are new or empty. A put is all or nothing: whatever
+/// happens, the object is what it was before, or complete. Putting a key again makes a new
+/// generation of it; readers of the old one are not disturbed.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  railring put model.safetensors --store /disk0/rr,/disk1/rr
+  railring put model.safetensors --store /disk0/rr,/disk1/rr --key models/llama --stripe 8M
+  railring put a.bin b.bin --store /disk0/rr,/disk1/rr --key models/ --copies 2
+  tar c dir | railring put - --store /disk0/rr,/disk1/rr --key backups/dir.tar")]
+pub(crate) struct PutArgs {
+    /// The files; `-` is standard input.
+    #[arg(value_name = "FILE", required = true, value_hint = ValueHint::FilePath)]
+    pub(crate) files: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+    /// The object's name, or with a `/` at its end the beginning of the objects' names; without it
+    /// FILE becomes `files/FILE`.
+    #[arg(long, short, value_name = "NS/KEY")]
+    pub(crate) key: Option<String>,
+    /// Bytes per stripe, 1 to 4 GiB.
+    #[arg(long, value_name = "SIZE", default_value = "4MiB", value_parser = stripe)]
+    pub(crate) stripe: Size,
+    /// Bytes per block, the unit that is checked when a stripe is read in part: a power of two
+    /// from 4 KiB to 1 MiB.
+    #[arg(long, value_name = "SIZE", default_value = "64KiB", value_parser = block)]
+    pub(crate) block: u32,
+    /// In how many of the directories each stripe lies.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) copies: u16,
+    #[command(flatten)]
+    pub(crate) format: FormatArgs,
+}
+
+/// Read an object, or a range of it, over one rail per directory, every byte verified.
+///
+/// Nothing is written before it was verified. A file appears under its name when it is complete.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  railring get models/llama --store /disk0/rr,/disk1/rr -o llama.safetensors
+  railring get models/llama --store /disk0/rr,/disk1/rr --range 1M..1088K -o - | xxd
+  railring get models/llama --store /disk0/rr,/disk1/rr -o - | sha256sum")]
+pub(crate) struct GetArgs {
+    /// The object.
+    #[arg(value_name = "NS/KEY")]
+    pub(crate) key: ObjectKey,
+    #[command(flatten)]
+    pub(crate) store: ReadStoreArgs,
+    /// The bytes to read: A..B without B itself, A.. to the end, ..B from the start.
+    #[arg(long, value_name = "A..B")]
+    pub(crate) range: Option<ByteRange>,
+    /// Where to write; `-` is standard output, which is also the default unless it is a terminal.
+    #[arg(long, short, value_name = "FILE|-", value_hint = ValueHint::FilePath)]
+    pub(crate) output: Option<PathBuf>,
+    /// Print a summary as JSON, on standard error if the object goes to standard output.
+    #[command(flatten)]
+    pub(crate) format: FormatArgs,
+}
+
+/// List the objects of a store.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  railring ls --store /disk0/rr,/disk1/rr
+  railring ls models/ --store /disk0/rr,/disk1/rr --json | jq .size_bytes
+
+Up to 10,000 objects are sorted by name, more come in the order they are found.")]
+pub(crate) struct LsArgs {
+    /// What names begin with.
+    #[arg(value_name = "PREFIX", default_value = "", hide_default_value = true)]
+    pub(crate) prefix: String,
+    #[command(flatten)]
+    pub(crate) store: ReadStoreArgs,
+    #[command(flatten)]
+    pub(crate) format: FormatArgs,
+}
+
+/// Show one object: how it is cut, where its stripes lie, and whether its files are there.
+///
+/// The bytes are not read; `railring verify` does that.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  railring stat models/llama --store /disk0/rr,/disk1/rr
+  railring stat models/llama --store /disk0/rr,/disk1/rr --json | jq .placement.stripes[0]")]
+pub(crate) struct StatArgs {
+    /// The object.
+    #[arg(value_name = "NS/KEY")]
+    pub(crate) key: ObjectKey,
+    #[command(flatten)]
+    pub(crate) store: ReadStoreArgs,
+    #[command(flatten)]
+    pub(crate) format: FormatArgs,
+}
+
+/// Remove objects with all their generations.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  railring rm models/llama --store /disk0/rr,/disk1/rr")]
+pub(crate) struct RmArgs {
+    /// The objects.
+    #[arg(value_name = "NS/KEY", required = true)]
+    pub(crate) keys: Vec<ObjectKey>,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+    #[command(flatten)]
+    pub(crate) format: FormatArgs,
+}
+
+/// Read everything, every copy of every stripe, and name what does not match its checksum.
+///
+/// Exit status 1 if anything is damaged.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  railring verify --store /disk0/rr,/disk1/rr
+  railring verify models/ --store /disk0/rr,/disk1/rr --json")]
+pub(crate) struct VerifyArgs {
+    /// What the names of the objects begin with.
+    #[arg(value_name = "PREFIX", default_value = "", hide_default_value = true)]
+    pub(crate) prefix: String,
+    #[command(flatten)]
+    pub(crate) store: ReadStoreArgs,
+    #[command(flatten)]
+    pub(crate) format: FormatArgs,
+}
+
+/// Print completions for a shell.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  railring completions bash > ~/.local/share/bash-completion/completions/railring
+  railring completions fish > ~/.config/fish/completions/railring.fish")]
+pub(crate) struct CompletionsArgs {
+    /// The shell.
+    pub(crate) shell: clap_complete::Shell,
+}
+
+fn stripe(text: &str) -> Result<Size, String> {
+    let size: Size = text.parse().map_err(|e: crate::units::SizeError| e.to_string())?;
+    let most = railring::catalog::STRIPE_BYTES_MAX;
+    if (1..=most).contains(&size.0) {
+        Ok(size)
+    } else {
+        Err(format!("a stripe has 1 to {most} bytes (4 GiB), not {}", size.0))
+    }
+}
+
+fn block(text: &str) -> Result<u32, String> {
+    let size: Size = text.parse().map_err(|e: crate::units::SizeError| e.to_string())?;
+    let legal = railring::catalog::BLOCK_BYTES_MIN..=railring::catalog::BLOCK_BYTES_MAX;
+    match u32::try_from(size.0) {
+        Ok(bytes) if legal.contains(&bytes) && bytes.is_power_of_two() => Ok(bytes),
+        _ => Err(format!("a block is a power of two from 4 KiB to 1 MiB, not {} bytes", size.0)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+}

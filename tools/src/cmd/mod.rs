@@ -1,0 +1,9 @@
+//! One module per command; each has a `run` that does what its arguments say.
+
+pub(crate) mod completions;
+pub(crate) mod get;
+pub(crate) mod ls;
+pub(crate) mod put;
+pub(crate) mod rm;
+pub(crate) mod stat;
+pub(crate) mod verify;
