@@ -1,0 +1,217 @@
+//! A link that tells what is asked of it and what it answers, and counts what it holds.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use railring_sim::SimLink;
+use railring_transport::{
+    Completion, Link, LinkLimits, LinkStats, Nanos, Outcome, Refused, WorkRequest, WrId,
+};
+
+use super::trace::{About, Trace, What};
+
+/// What rails do, seen from outside of the engine.
+#[derive(Debug, Default)]
+pub(crate) struct Log {
+    pub(crate) trace: Trace,
+    pub(crate) rails: Vec<Holding>,
+    /// Addresses of the memory of reads: start, end, read.
+    pub(crate) reads: Vec<(usize, usize, u64)>,
+    /// The first promise that was broken, if one was.
+    pub(crate) broken: Option<String>,
+    pub(crate) limits: Ceilings,
+}
+
+/// What a rail holds now.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Holding {
+    pub(crate) wrs: u32,
+    pub(crate) bytes: u64,
+    /// Where each request will be written: WR, start, end.
+    pub(crate) out: Vec<(WrId, usize, usize)>,
+    /// Longest request so far.
+    pub(crate) request_bytes_max: u64,
+    pub(crate) flushed: u64,
+    pub(crate) ever: u64,
+}
+
+/// What must not be exceeded.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ceilings {
+    pub(crate) rail_pieces_max: u32,
+    pub(crate) rail_bytes_max: u64,
+    pub(crate) pieces_max: u32,
+    pub(crate) bytes_max: u64,
+}
+
+impl Default for Ceilings {
+    fn default() -> Self {
+        Ceilings {
+            rail_pieces_max: u32::MAX,
+            rail_bytes_max: u64::MAX,
+            pieces_max: u32::MAX,
+            bytes_max: u64::MAX,
+        }
+    }
+}
+
+impl Log {
+    fn read_at(&self, address: usize) -> About {
+        let mine = |(start, end, _): &&(usize, usize, u64)| (*start..*end).contains(&address);
+        self.reads.iter().find(mine).map_or(About::Run, |(_, _, read)| About::Read(*read))
+    }
+
+    fn note(&mut self, rail: usize, what: What, wr: WrId, address: usize) {
+        let about = self.read_at(address);
+        self.trace.note(about, what, rail as u64, wr.to_bits());
+    }
+
+    fn take(&mut self, rail: usize, wr: WrId, start: usize, end: usize) {
+        let overlaps = |(_, from, to): &(WrId, usize, usize)| *from < end && start < *to;
+        let twice = self.rails.iter().any(|rail| rail.out.iter().any(overlaps));
+        let holding = &mut self.rails[rail];
+        holding.wrs += 1;
+        holding.ever += 1;
+        holding.bytes += (end - start) as u64;
+        holding.request_bytes_max = holding.request_bytes_max.max((end - start) as u64);
+        holding.out.push((wr, start, end));
+        if twice {
+            self.broken.get_or_insert(format!("{wr:?} of rail {rail}: two writers of one memory"));
+        }
+        self.check_limits(rail);
+    }
+
+    /// Stuck requests count for their rail until they come back, and no longer for the engine.
+    fn check_limits(&mut self, rail: usize) {
+        let (limits, holding) = (self.limits, &self.rails[rail]);
+        if holding.wrs > limits.rail_pieces_max {
+            let text = format!("rail {rail} holds {} pieces (rail_pieces_max)", holding.wrs);
+            self.broken.get_or_insert(text);
+        }
+        if holding.wrs > 1 && holding.bytes > limits.rail_bytes_max {
+            let text = format!("rail {rail} holds {} bytes (rail_bytes_max)", holding.bytes);
+            self.broken.get_or_insert(text);
+        }
+        let (wrs, bytes) = self
+            .rails
+            .iter()
+            .fold((0, 0), |(wrs, bytes), rail| (wrs + rail.wrs, bytes + rail.bytes));
+        if wrs > limits.pieces_max {
+            self.broken.get_or_insert(format!("{wrs} pieces are in flight (pieces_max)"));
+        }
+        if wrs > 1 && bytes > limits.bytes_max {
+            self.broken.get_or_insert(format!("{bytes} bytes are in flight (bytes_max)"));
+        }
+    }
+
+    fn give_back(&mut self, rail: usize, completion: &Completion) {
+        let wr = completion.wr;
+        let holding = &mut self.rails[rail];
+        if let Some(at) = holding.out.iter().position(|(out, _, _)| *out == wr) {
+            let (_, start, end) = holding.out.swap_remove(at);
+            holding.wrs -= 1;
+            holding.bytes -= (end - start) as u64;
+        }
+        if completion.outcome == Outcome::Flushed {
+            holding.flushed += 1;
+        }
+        self.note(rail, What::Reaped, wr, completion.part.address().as_ptr() as usize);
+    }
+
+    fn ask(&mut self, rail: usize, what: What, wr: WrId) {
+        let out = self.rails[rail].out.iter().find(|(out, _, _)| *out == wr);
+        let address = out.map_or(0, |(_, start, _)| *start);
+        self.note(rail, what, wr, address);
+    }
+
+    /// Whether some device still holds memory between these addresses.
+    pub(crate) fn is_out(&self, start: usize, end: usize) -> bool {
+        let overlaps = |(_, from, to): &(WrId, usize, usize)| *from < end && start < *to;
+        self.rails.iter().any(|rail| rail.out.iter().any(overlaps))
+    }
+}
+
+/// Shared by the links of a run and by the run itself; one thread has all of them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SharedLog(Arc<Mutex<Log>>);
+
+impl SharedLog {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Log> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A simulated link that keeps a log.
+#[derive(Debug)]
+pub(crate) struct LoggedLink {
+    inner: SimLink,
+    rail: usize,
+    log: SharedLog,
+}
+
+impl LoggedLink {
+    pub(crate) fn new(inner: SimLink, rail: usize, log: SharedLog) -> Self {
+        LoggedLink { inner, rail, log }
+    }
+}
+
+impl Link for LoggedLink {
+    fn limits(&self) -> LinkLimits {
+        self.inner.limits()
+    }
+
+    fn start(&mut self) {
+        self.inner.start();
+    }
+
+    fn queue(&mut self, request: WorkRequest) -> Result<(), Refused> {
+        let (wr, start) = (request.wr, request.part.address().as_ptr() as usize);
+        let end = start + request.part.len();
+        let result = self.inner.queue(request);
+        let mut log = self.log.lock();
+        if result.is_ok() {
+            log.take(self.rail, wr, start, end);
+            log.note(self.rail, What::Queued, wr, start);
+        } else {
+            log.note(self.rail, What::Refusal, wr, start);
+        }
+        result
+    }
+
+    fn commit(&mut self, now: Nanos) {
+        self.inner.commit(now);
+    }
+
+    fn has_uncommitted(&self) -> bool {
+        self.inner.has_uncommitted()
+    }
+
+    fn reap(&mut self, now: Nanos, budget: usize, sink: &mut dyn FnMut(Completion)) -> usize {
+        let (rail, log) = (self.rail, &self.log);
+        self.inner.reap(now, budget, &mut |completion| {
+            log.lock().give_back(rail, &completion);
+            sink(completion);
+        })
+    }
+
+    fn cancel(&mut self, wr: WrId, now: Nanos) {
+        self.log.lock().ask(self.rail, What::CancelledWr, wr);
+        self.inner.cancel(wr, now);
+    }
+
+    fn quiesce(&mut self, wr: WrId, now: Nanos) {
+        self.log.lock().ask(self.rail, What::QuiescedWr, wr);
+        self.inner.quiesce(wr, now);
+    }
+
+    fn arm(&mut self) -> bool {
+        self.inner.arm()
+    }
+
+    fn next_event(&self) -> Option<Nanos> {
+        self.inner.next_event()
+    }
+
+    fn stats(&self) -> LinkStats {
+        self.inner.stats()
+    }
+}

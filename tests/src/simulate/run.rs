@@ -1,0 +1,348 @@
+//! One run: pollers and callers take turns as the seed has it, and time moves when nobody has work.
+
+use std::sync::Arc;
+
+use railring_core::{
+    CancelToken, EngineBuilder, InlineEngine, Object, PoolConfig, Progress, Rail, Ring,
+};
+use railring_dma::HugePages;
+use railring_sim::{FaultKind, SimControl, SimWorld};
+use railring_transport::{Nanos, RailControl};
+
+use super::START;
+use super::dice::Dice;
+use super::logged::{Ceilings, LoggedLink, SharedLog};
+use super::memory::Memories;
+use super::scenario::{Mood, Scenario};
+use super::source::{self, Known};
+use super::trace::{About, What};
+use super::tracked::Tracked;
+
+/// Steps after which a run is taken not to end.
+const STEPS_MAX: u64 = 4_000_000;
+/// Turns in a row that find nothing to do though the engine says there is.
+const EMPTY_TURNS_MAX: u32 = 2_000;
+/// Completions that one turn takes from a rail at most.
+const REAP_PER_TURN: u64 = 256;
+
+/// What is wrong, and with which read if it is one's.
+#[derive(Clone, Debug)]
+pub(crate) struct Wrong {
+    pub(crate) read: Option<u64>,
+    pub(crate) what: String,
+}
+
+impl Wrong {
+    pub(crate) fn of(read: u64, what: impl Into<String>) -> Self {
+        Wrong { read: Some(read), what: what.into() }
+    }
+
+    pub(crate) fn run(what: impl Into<String>) -> Self {
+        Wrong { read: None, what: what.into() }
+    }
+}
+
+/// A caller with its ring.
+#[derive(Debug, Default)]
+pub(crate) struct Caller {
+    pub(crate) ring: Option<Ring>,
+    pub(crate) reads: Vec<Tracked>,
+    /// The engine's time at the first push since the last submission.
+    pub(crate) batch_at: Option<Nanos>,
+}
+
+/// What happened at least once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Marks(pub(crate) u64);
+
+/// Names of the marks, in the order of their bits.
+pub(crate) const MARKS: &[&str] = &[
+    "scatter",
+    "stripe set",
+    "quiet",
+    "allow partial",
+    "fail fast",
+    "skip verify",
+    "no-op",
+    "empty range",
+    "past deadline",
+    "deadline hit",
+    "cancelled",
+    "token cancelled",
+    "ring dropped",
+    "object closed",
+    "rail toggled",
+    "stuck",
+    "several attempts",
+    "proof by blocks",
+    "push full",
+];
+
+impl Marks {
+    pub(crate) fn set(&mut self, name: &str) {
+        let bit = MARKS.iter().position(|mark| *mark == name).expect("a mark of the list");
+        self.0 |= 1 << bit;
+    }
+}
+
+/// A run in progress.
+pub(crate) struct Run {
+    pub(crate) scenario: Scenario,
+    pub(crate) dice: Dice,
+    pub(crate) engine: InlineEngine<LoggedLink>,
+    pub(crate) controls: Vec<Arc<SimControl>>,
+    pub(crate) log: SharedLog,
+    pub(crate) known: Vec<Known>,
+    pub(crate) objects: Vec<Option<Object>>,
+    pub(crate) memories: Memories,
+    pub(crate) callers: Vec<Caller>,
+    pub(crate) tokens: Vec<CancelToken>,
+    pub(crate) now: Nanos,
+    /// Time of the last turn: what the engine takes for now.
+    pub(crate) turned_at: Nanos,
+    pub(crate) left: u32,
+    pub(crate) pushed: u64,
+    pub(crate) next_name: u64,
+    pub(crate) toggled: bool,
+    pub(crate) ring_dropped: bool,
+    pub(crate) marks: Marks,
+    pub(crate) stripes: u64,
+    idle: Vec<bool>,
+    empty_turns: u32,
+    pub(crate) turns: u64,
+}
+
+impl Run {
+    pub(crate) fn new(scenario: Scenario, log: SharedLog) -> Result<Run, Wrong> {
+        let mut dice = Dice::new(scenario.seed ^ 0x5eed_0f7e_57ed_0001);
+        let mut world = SimWorld::new(scenario.seed);
+        let known: Vec<Known> = scenario
+            .objects
+            .iter()
+            .enumerate()
+            .map(|(index, plan)| source::put(&world, index, plan, &scenario.endpoints, &mut dice))
+            .collect();
+        let (mut rails, mut controls) = (Vec::new(), Vec::new());
+        for (index, config) in scenario.rails.iter().enumerate() {
+            let made = world.add_rail(config.clone());
+            let (control, link) = made.map_err(|error| Wrong::run(error.to_string()))?;
+            let link = LoggedLink::new(link, index, log.clone());
+            controls.push(Arc::clone(&control));
+            let poller = scenario.pollers[index];
+            rails.push(Rail { control: control as Arc<dyn RailControl>, link, poller });
+            log.lock().rails.push(Default::default());
+        }
+        log.lock().limits = ceilings(&scenario);
+        let config = scenario.engine.clone();
+        let built = EngineBuilder::new(rails).config(config).build_virtual(START);
+        let engine = built.map_err(|error| Wrong::run(error.to_string()))?;
+        world.late_writes_into(engine.regions());
+        let largest = known.iter().map(|known| known.bytes.len()).max().unwrap_or(0);
+        let config = PoolConfig {
+            slots: scenario.slots,
+            slot_bytes: (largest + 3 * 4096).next_multiple_of(4096),
+            huge_pages: HugePages::Never,
+            ..PoolConfig::default()
+        };
+        let pool = engine.buffer_pool(config).map_err(|error| Wrong::run(error.to_string()))?;
+        let tokens = (0..3).map(|_| engine.cancel_token()).collect();
+        let callers = scenario.rings.iter().map(|_| Caller::default()).collect();
+        let pollers = scenario.poller_count();
+        log.lock().trace.set_time(START);
+        Ok(Run {
+            left: scenario.reads,
+            objects: known.iter().map(|_| None).collect(),
+            scenario,
+            dice,
+            engine,
+            controls,
+            log,
+            known,
+            memories: Memories::new(pool),
+            callers,
+            tokens,
+            now: START,
+            turned_at: START,
+            pushed: 0,
+            next_name: 1,
+            toggled: false,
+            ring_dropped: false,
+            marks: Marks::default(),
+            stripes: 0,
+            idle: vec![false; pollers],
+            empty_turns: 0,
+            turns: 0,
+        })
+    }
+
+    /// Runs to its end, and looks at what is left.
+    pub(crate) fn run(&mut self) -> Result<(), Wrong> {
+        let pollers = self.scenario.poller_count();
+        let mut steps = 0;
+        while !self.is_over() {
+            steps += 1;
+            if steps > STEPS_MAX {
+                return Err(self.endless());
+            }
+            let actor = self.dice.below(pollers + self.callers.len());
+            if actor < pollers {
+                self.turn(actor)?;
+            } else {
+                self.call(actor - pollers)?;
+            }
+            self.pass_time()?;
+        }
+        self.wind_down()
+    }
+
+    fn is_over(&self) -> bool {
+        self.left == 0 && self.callers.iter().all(|caller| caller.reads.is_empty())
+    }
+
+    pub(crate) fn note(&self, about: About, what: What, a: u64, b: u64) {
+        self.log.lock().trace.note(about, what, a, b);
+    }
+
+    fn set_time(&mut self, now: Nanos) {
+        self.now = now;
+        self.log.lock().trace.set_time(now);
+    }
+
+    /// Something was asked of the engine: nobody is idle any more.
+    pub(crate) fn stir(&mut self) {
+        self.idle.fill(false);
+    }
+
+    fn turn(&mut self, poller: usize) -> Result<(), Wrong> {
+        let before = self.given_back(poller);
+        let progress = self.engine.turn_poller_at(poller, self.now);
+        self.turned_at = self.now;
+        self.turns += 1;
+        if progress == Progress::Worked {
+            self.stir();
+        }
+        self.idle[poller] = progress == Progress::Idle;
+        let after = self.given_back(poller);
+        for (rail, (before, after)) in before.into_iter().zip(after).enumerate() {
+            if after - before > REAP_PER_TURN {
+                let count = after - before;
+                return Err(Wrong::run(format!("one turn took {count} completions of {rail}")));
+            }
+        }
+        match self.log.lock().broken.take() {
+            Some(what) => Err(Wrong::run(what)),
+            None => Ok(()),
+        }
+    }
+
+    /// Requests that came back so far from each rail of a poller.
+    fn given_back(&self, poller: usize) -> Vec<u64> {
+        let log = self.log.lock();
+        let mine = |rail: &usize| self.scenario.pollers[*rail] as usize == poller;
+        let back = |rail: usize| log.rails[rail].ever - u64::from(log.rails[rail].wrs);
+        (0..self.scenario.rails.len()).filter(mine).map(back).collect()
+    }
+
+    /// Moves time to the next event when all pollers have come to rest; now and then a little past
+    /// it, as a poller that is late, or not quite to it.
+    fn pass_time(&mut self) -> Result<(), Wrong> {
+        if self.dice.one_in(64) {
+            let now = self.now.after(self.dice.up_to(2_000));
+            self.set_time(now);
+        }
+        if !self.idle.iter().all(|idle| *idle) {
+            return Ok(());
+        }
+        let next = self.engine.next_event();
+        if next <= self.now {
+            self.empty_turns += 1;
+            self.idle.fill(false);
+            if self.empty_turns > EMPTY_TURNS_MAX {
+                return Err(Wrong::run("the engine says it has work and does none"));
+            }
+            return Ok(());
+        }
+        self.empty_turns = 0;
+        let to = if next == Nanos::NEVER {
+            if self.is_waited_for() {
+                return Err(self.forgotten());
+            }
+            self.now.after(self.dice.up_to(100_000))
+        } else if self.dice.one_in(8) {
+            next.after(self.dice.up_to(50_000))
+        } else if self.dice.one_in(4) {
+            self.now.after(self.dice.up_to(next.since(self.now)))
+        } else {
+            next
+        };
+        self.set_time(to.max(self.now));
+        self.idle.fill(false);
+        Ok(())
+    }
+
+    /// Whether some caller waits for the engine, and the engine not for it.
+    fn is_waited_for(&self) -> bool {
+        let waits = |caller: &Caller| {
+            caller.ring.as_ref().is_some_and(|ring| {
+                ring.in_flight() > 0 && ring.ready() == 0 && caller.batch_at.is_none()
+            })
+        };
+        self.callers.iter().any(waits)
+    }
+
+    fn forgotten(&self) -> Wrong {
+        let stuck = |caller: &Caller| caller.ring.as_ref().is_some_and(|ring| ring.ready() == 0);
+        let read = self.callers.iter().filter(|c| stuck(c)).find_map(|caller| caller.reads.first());
+        let what = "nothing will ever happen and a read has not ended".to_owned();
+        Wrong { read: read.map(|read| read.name), what }
+    }
+
+    fn endless(&self) -> Wrong {
+        let read = self.callers.iter().find_map(|caller| caller.reads.first());
+        let what = format!("the run does not end in {STEPS_MAX} steps");
+        Wrong { read: read.map(|read| read.name), what }
+    }
+
+    /// Whether bytes that were not verified may be wrong.
+    pub(crate) fn bytes_may_lie(&self) -> bool {
+        self.scenario.has_fault(&[FaultKind::FlippedByte, FaultKind::SilentTruncation])
+    }
+
+    pub(crate) fn is_calm(&self) -> bool {
+        self.scenario.mood == Mood::Calm
+    }
+
+    /// Turns all pollers until nothing will happen any more.
+    pub(crate) fn settle(&mut self) -> Result<(), Wrong> {
+        for _ in 0..STEPS_MAX {
+            for poller in 0..self.scenario.poller_count() {
+                self.turn(poller)?;
+            }
+            if self.idle.iter().all(|idle| *idle) {
+                let next = self.engine.next_event();
+                if next == Nanos::NEVER {
+                    return Ok(());
+                }
+                let now = Nanos(next.0.max(self.now.0 + 1));
+                self.set_time(now);
+            }
+        }
+        Err(Wrong::run("the engine does not come to rest when all is done"))
+    }
+}
+
+/// What links may be given. Requests that are stuck count for their rail and not for the engine, so with
+/// rails that hang the engine's limits cannot be seen from outside.
+fn ceilings(scenario: &Scenario) -> Ceilings {
+    let limits = scenario.engine.limits;
+    let mut ceilings = Ceilings {
+        rail_pieces_max: limits.rail_pieces_max,
+        rail_bytes_max: limits.rail_bytes_max,
+        pieces_max: limits.pieces_max,
+        bytes_max: limits.bytes_max,
+    };
+    if scenario.mood != Mood::Calm {
+        (ceilings.pieces_max, ceilings.bytes_max) = (u32::MAX, u64::MAX);
+    }
+    ceilings
+}
