@@ -14,6 +14,7 @@ use sq_cq::{Bell, Handle, Status};
 use crate::home::{Courier, Home, Piece, RingEnd};
 use crate::mail::{Mail, Order, SOURCE_CONTROL, SOURCE_MAIL, SOURCE_RINGS};
 use crate::object::ObjectInner;
+use crate::schedule::RAILS_MAX;
 use crate::shared::{Desk, Shared, lock};
 use crate::slab::Id;
 use crate::stats::RailHealth;
@@ -321,12 +322,14 @@ impl<L: Link> Poller<L> {
             return;
         }
         let next = self.next_event();
-        let mut fds: Vec<PollFd<'_>> = Vec::with_capacity(self.ports.len() + 1);
-        fds.push(PollFd::from_borrowed_fd(self.bell.as_fd_for_poll(), PollFlags::IN));
-        for port in &self.ports {
-            if let Some(fd) = port.event_fd() {
-                fds.push(PollFd::from_borrowed_fd(fd, PollFlags::IN));
-            }
+        // On the stack: an engine that sleeps between reads does not allocate either.
+        let bell = self.bell.as_fd_for_poll();
+        let mut fds: [PollFd<'_>; RAILS_MAX + 1] =
+            std::array::from_fn(|_| PollFd::from_borrowed_fd(bell, PollFlags::IN));
+        let mut count = 1;
+        for fd in self.ports.iter().filter_map(Port::event_fd) {
+            fds[count] = PollFd::from_borrowed_fd(fd, PollFlags::IN);
+            count += 1;
         }
         let timer =
             (next != Nanos::NEVER).then(|| std::time::Duration::from_nanos(next.since(now)));
@@ -337,8 +340,7 @@ impl<L: Link> Poller<L> {
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
         self.desk.counters.sleeps.add(1);
         // EINTR and everything else ends the sleep; the next turn looks for itself.
-        let _ = rustix::event::poll(&mut fds, limit.as_ref());
-        drop(fds);
+        let _ = rustix::event::poll(&mut fds[..count], limit.as_ref());
         self.bell.clear();
     }
 
