@@ -9,12 +9,14 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::io::{self, Read};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 /// Bytes of one file that are read; the longest file of interest is `/proc/mounts` of a large host.
-const FILE_BYTES_MAX: u64 = 4 << 20;
+const FILE_BYTES_MAX: usize = 4 << 20;
+/// Sysfs files are a page at most.
+const FIRST_READ_BYTES: usize = 4096;
 /// Symbolic links followed in one path, as many as Linux follows.
 const LINKS_MAX: usize = 40;
 /// Unknowns kept with their reason; a corrupt tree must not fill memory.
@@ -46,6 +48,7 @@ impl Why {
             io::ErrorKind::NotFound => Self::Absent,
             io::ErrorKind::NotADirectory => Self::Absent,
             io::ErrorKind::PermissionDenied => Self::Denied,
+            io::ErrorKind::IsADirectory => Self::NotAFile,
             _ => Self::Refused(error.raw_os_error().unwrap_or(0)),
         }
     }
@@ -273,17 +276,10 @@ impl Tree {
                 };
             }
         };
-        // Never wait for a writer of a pipe, never follow a link out of the root.
+        // Never wait for a writer of a pipe (it reads as empty), never follow a link out of the root.
         let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
         let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(root.join(path));
-        let file = file.map_err(|e| Why::of(&e))?;
-        let kind = file.metadata().map_err(|e| Why::of(&e))?.file_type();
-        if kind.is_dir() || kind.is_fifo() || kind.is_socket() || kind.is_char_device() {
-            return Err(Why::NotAFile);
-        }
-        let mut bytes = Vec::new();
-        file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|e| Why::of(&e))?;
-        if bytes.len() as u64 > FILE_BYTES_MAX { Err(Why::TooLong) } else { Ok(bytes) }
+        read_whole(&mut file.map_err(|e| Why::of(&e))?)
     }
 
     /// The text of a file without the white space and NUL bytes at its ends.
@@ -371,6 +367,29 @@ impl Tree {
         let name = target.trim_end_matches('/').rsplit('/').next()?.to_owned();
         (!name.is_empty()).then_some(name)
     }
+}
+
+/// All bytes of a file, in as few system calls as the thousands of small ones here need: one that
+/// reads and one that finds the end.
+fn read_whole(file: &mut fs::File) -> Result<Vec<u8>, Why> {
+    let mut bytes = vec![0; FIRST_READ_BYTES];
+    let mut filled = 0;
+    loop {
+        match file.read(&mut bytes[filled..]) {
+            Ok(0) => break,
+            Ok(count) => filled += count,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(Why::of(&e)),
+        }
+        if filled > FILE_BYTES_MAX {
+            return Err(Why::TooLong);
+        }
+        if filled == bytes.len() {
+            bytes.resize(filled * 2, 0);
+        }
+    }
+    bytes.truncate(filled);
+    Ok(bytes)
 }
 
 fn children_range<'a>(

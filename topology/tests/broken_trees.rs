@@ -100,7 +100,7 @@ fn a_bad_cpu_list_is_no_list_and_the_folders_count() {
 #[test]
 fn nodes_that_claim_the_same_cpus_are_reported() {
     let f = machines::four_adapters_out_of_order();
-    f.file("sys/devices/system/node/node1/cpulist", "0-15");
+    f.file("sys/devices/system/node/node1/cpulist", "2-15");
     let machine = f.read();
     assert_eq!(machine.node(NodeId(0)).map(|n| n.cpus.to_string()).as_deref(), Some("0-3,8-11"));
     assert_eq!(machine.node(NodeId(1)).map(|n| n.cpus.to_string()).as_deref(), Some("4-7,12-15"));
@@ -115,6 +115,25 @@ fn a_machine_without_nodes_has_one_that_is_implied() {
     assert_eq!(machine.nodes.len(), 1);
     assert!(machine.nodes[0].implied && machine.nodes[0].cpus.len() == 2);
     assert_eq!(machine.nodes[0].memory_bytes, Some(2 << 20));
+}
+
+#[test]
+fn siblings_with_core_ids_of_their_own_are_cores() {
+    let mut f = Fixture::new();
+    f.cores(Some(0), &[&[0, 1], &[2, 3]]).node(0, 4, "10");
+    f.file("sys/devices/system/cpu/cpu1/topology/core_id", "1");
+    let cores: Vec<String> = f.read().cores.iter().map(|core| core.cpus.to_string()).collect();
+    assert_eq!(cores, ["0", "1", "2-3"]);
+}
+
+#[test]
+fn a_node_whose_cpus_are_all_anothers_is_none() {
+    let f = machines::two_sockets();
+    f.file("sys/devices/system/node/node0/cpulist", "0-15");
+    f.file("sys/devices/system/node/node1/cpulist", "0-15");
+    let machine = f.read();
+    assert_eq!(machine.nodes.len(), 1);
+    assert!(!machine.disagreements.is_empty());
 }
 
 #[test]

@@ -51,8 +51,8 @@ struct CpuFacts {
     core: Option<usize>,
     kind: CoreKind,
     node: Option<NodeId>,
-    /// Interrupts of the rails' functions that it serves.
-    busy: u32,
+    /// Interrupts of the rails' functions that its core serves, and it itself.
+    busy: (u32, u32),
     isolated: bool,
     /// 2 for CPU 0, where the kernel does its own work, 1 for its siblings, 0 for the others.
     housekeeping: u8,
@@ -77,6 +77,8 @@ impl<'a> Placer<'a> {
         for cpu in machine.cpus.online.iter().chain(usable.iter()) {
             let at = core_of.get(&cpu).copied();
             let core = at.map(|at| &machine.cores[at]);
+            let own = |cpu: CpuId| busy.get(&cpu).copied().unwrap_or(0);
+            let of_core = core.map_or(own(cpu), |core| core.cpus.iter().map(own).sum());
             let beside_zero = core.is_some_and(|core| core.cpus.contains(CpuId(0)));
             facts.insert(
                 cpu,
@@ -84,7 +86,7 @@ impl<'a> Placer<'a> {
                     core: at,
                     kind: core.map_or(CoreKind::Unknown, |core| core.kind),
                     node: machine.node_of(cpu),
-                    busy: busy.get(&cpu).copied().unwrap_or(0),
+                    busy: (of_core, own(cpu)),
                     isolated: machine.cpus.isolated.contains(cpu),
                     housekeeping: if cpu == CpuId(0) { 2 } else { u8::from(beside_zero) },
                 },
@@ -262,7 +264,7 @@ impl<'a> Placer<'a> {
             facts.is_some_and(|facts| facts.kind == CoreKind::Efficiency),
             self.sibling_poller(placed, cpu).is_some(),
             facts.map_or(0, |facts| facts.housekeeping),
-            facts.map_or(0, |facts| facts.busy),
+            facts.map_or((0, 0), |facts| facts.busy),
             !facts.is_some_and(|facts| facts.isolated),
             cpu,
         )
@@ -294,12 +296,12 @@ impl<'a> Placer<'a> {
         if facts.is_some_and(|facts| facts.housekeeping > 0) {
             why.push("the core of cpu 0, as no other is free there".into());
         }
-        match facts.map_or(0, |facts| facts.busy) {
+        match facts.map_or(0, |facts| facts.busy.0) {
             0 if self.any_busy => why.push("no interrupts of the NICs".into()),
             0 => {}
             count => {
                 let interrupts = plural(count as usize, "interrupt");
-                why.push(format!("it also serves {interrupts} of the NICs"));
+                why.push(format!("its core also serves {interrupts} of the NICs"));
             }
         }
         if facts.is_some_and(|facts| facts.isolated) {

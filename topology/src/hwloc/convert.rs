@@ -54,7 +54,7 @@ fn convert(topology: &Topology, source: Source) -> Machine {
     let mut machine = Machine {
         source,
         kernel: info("OSRelease"),
-        model: (!model.is_empty()).then(|| model.join(" ")),
+        model: crate::machine::model_name(&model),
         cores: cores(topology),
         cpus: CpuUse {
             cpuset: (allowed != online).then_some(allowed),

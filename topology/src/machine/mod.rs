@@ -150,3 +150,14 @@ impl Machine {
         self.nodes.iter().filter(|node| !node.cpus.is_empty()).count() <= 1
     }
 }
+
+/// Vendor and product, or the product alone where it begins with the vendor.
+pub(crate) fn model_name(words: &[String]) -> Option<String> {
+    let repeats =
+        |vendor: &str, product: &str| product.to_lowercase().starts_with(&vendor.to_lowercase());
+    match words {
+        [vendor, product] if repeats(vendor, product) => Some(product.clone()),
+        [] => None,
+        words => Some(words.join(" ")),
+    }
+}

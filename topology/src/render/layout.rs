@@ -277,7 +277,7 @@ impl Builder<'_> {
         details.extend(disk.model.clone());
         details.extend(disk.size_bytes.map(bytes_text));
         if disk.rotational == Some(true) {
-            details.push("turns".to_owned());
+            details.push("rotational".to_owned());
         }
         if !disk.members.is_empty() {
             details.push(format!("over {}", disk.members.join(", ")));

@@ -83,6 +83,6 @@ fn model(tree: &Tree) -> Option<String> {
         .map(|word| word.split_whitespace().collect::<Vec<_>>().join(" "))
         .filter(|word| !word.is_empty())
         .collect();
-    let model = (!words.is_empty()).then(|| words.join(" "));
+    let model = crate::machine::model_name(&words);
     model.or_else(|| tree.optional("proc/device-tree/model"))
 }
