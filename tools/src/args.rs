@@ -30,6 +30,8 @@ pub(crate) enum Command {
     Stat(StatArgs),
     Rm(RmArgs),
     Verify(VerifyArgs),
+    Demo(DemoArgs),
+    Doctor(DoctorArgs),
     Completions(CompletionsArgs),
 }
 
@@ -198,6 +200,47 @@ pub(crate) struct VerifyArgs {
     pub(crate) prefix: String,
     #[command(flatten)]
     pub(crate) store: ReadStoreArgs,
+    #[command(flatten)]
+    pub(crate) format: FormatArgs,
+}
+
+/// Show what this is for: store a large file over two directories and read it back over two rails.
+///
+/// Everything is made in a temporary directory and removed again.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  railring demo
+  railring demo video.mp4 --dir /disk0")]
+pub(crate) struct DemoArgs {
+    /// The file; without it, a large one of the Rust toolchain.
+    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) file: Option<PathBuf>,
+    /// Where to make the two directories; by default $TMPDIR, or beside this program.
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) format: FormatArgs,
+}
+
+/// Look at this machine: what it lets Railring do, what that means, and how to mend it.
+///
+/// Exit status 1 if something does not work at all.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  railring doctor
+  railring doctor --store /disk0/rr,/disk1/rr")]
+pub(crate) struct DoctorArgs {
+    /// Also look at the rails these directories would be.
+    #[arg(
+        long = "store",
+        short = 's',
+        value_name = "DIR[,DIR...]",
+        value_delimiter = ',',
+        value_hint = ValueHint::DirPath
+    )]
+    pub(crate) directories: Vec<PathBuf>,
     #[command(flatten)]
     pub(crate) format: FormatArgs,
 }

@@ -60,6 +60,8 @@ fn dispatch(cli: &Cli, context: &mut Context) -> anyhow::Result<()> {
         Command::Stat(args) => cmd::stat::run(args, context),
         Command::Rm(args) => cmd::rm::run(args, context),
         Command::Verify(args) => cmd::verify::run(args, context),
+        Command::Demo(args) => cmd::demo::run(args, context),
+        Command::Doctor(args) => cmd::doctor::run(args, context),
         Command::Completions(args) => cmd::completions::run(args, context),
     }
 }
