@@ -8,6 +8,8 @@ use railring_core::{
 };
 use railring_topology::{CpuId, CpuSet, PinError, allowed_cpus, pin_current_thread};
 
+use railring_uring::with_signals_blocked;
+
 use crate::link::AnyLink;
 use crate::rails::RailSet;
 
@@ -163,7 +165,9 @@ impl EngineBuilder {
         let cpus = self.choose_cpus(&allowed, pollers)?;
         let hook = start_hook(self.hook.clone());
         let core = self.core(pollers).cpus(cpus).on_poller_start(hook);
-        Ok(Engine { core: core.build()? })
+        // Threads inherit the mask of whoever makes them; the caller's own is as before afterwards.
+        let core = with_signals_blocked(|| core.build()).map_err(BuildError::Io)??;
+        Ok(Engine { core })
     }
 
     /// An engine without threads, whose turns the caller makes.

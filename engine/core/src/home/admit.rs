@@ -548,6 +548,7 @@ impl Stripe {
             rail: u8::MAX,
             rest: None,
             ended: false,
+            diagnosing: false,
             links: Links::default(),
             hashing_links: Links::default(),
         }

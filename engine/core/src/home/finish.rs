@@ -89,9 +89,26 @@ impl Home {
         let retry = read.ending.is_none()
             && !read.flags.contains(SqeFlags::FAIL_FAST)
             && stripe.attempts < self.rules.attempts_max;
-        if !(retry && self.recut(stripe_slot, courier)) {
+        if !(retry && self.recut(stripe_slot, courier))
+            && !self.diagnose_pieces(stripe_slot, now, courier)
+        {
             self.fail_stripe(stripe_slot, Status::CHECKSUM_MISMATCH, now, courier);
         }
+    }
+
+    /// Like [`Home::diagnose`], for a stripe that came in several pieces and is whole again.
+    fn diagnose_pieces(&mut self, stripe: u32, now: Nanos, courier: &mut impl Courier) -> bool {
+        let head = self.stripes.peek(stripe).head;
+        if head == NONE {
+            return false;
+        }
+        self.pieces.at(head).attempts = self.rules.attempts_max.saturating_sub(1);
+        self.stripes.at(stripe).pieces_out += 1;
+        let diagnosing = self.diagnose(head, now, courier);
+        if !diagnosing {
+            self.stripes.at(stripe).pieces_out -= 1;
+        }
+        diagnosing
     }
 
     /// The stripe's memory, taken out of its pieces, in order; the pieces are gone. Parts that are

@@ -56,7 +56,7 @@ impl Home {
                 stripe.actual = hash;
                 if hash == expected {
                     self.settle(slot, now, courier);
-                } else {
+                } else if !self.diagnose(slot, now, courier) {
                     self.mismatched(slot, None, now, courier);
                 }
             }
@@ -137,6 +137,7 @@ impl Home {
             return;
         };
         let (part, bytes) = match piece.kind {
+            PieceKind::Direct if stripe.diagnosing => (&piece.part, stripe.to),
             PieceKind::Direct => (&piece.part, piece.shape.read_bytes),
             _ => (&piece.landed, piece.shape.bytes_min),
         };
@@ -146,6 +147,11 @@ impl Home {
         let bad = first_bad_block(table, block_bytes, first, &landed.as_slice()[..bytes]);
         self.hashed_bytes += bytes as u64;
         match bad {
+            // Every block is what its table says and the stripe is not: the placement contradicts
+            // itself, so nothing vouches for the bytes.
+            None if self.stripes.peek(stripe_slot).diagnosing => {
+                self.mismatched(slot, None, now, courier);
+            }
             None => {
                 if self.pieces.peek(slot).kind == PieceKind::Staged {
                     self.unstage_bytes(slot);
@@ -153,7 +159,10 @@ impl Home {
                 self.settle(slot, now, courier);
             }
             Some((block, actual)) => {
-                self.stripes.at(stripe_slot).actual = actual;
+                let stripe = self.stripes.at(stripe_slot);
+                if !stripe.diagnosing {
+                    stripe.actual = actual;
+                }
                 self.free_staging(slot);
                 self.mismatched(slot, Some(block), now, courier);
             }
@@ -186,7 +195,10 @@ impl Home {
         let bytes = usize::try_from(piece.shape.bytes_min).expect("at most 1 MiB");
         let expected = match stripe.verify {
             Verify::Blocks(expected) => expected,
-            _ => 0,
+            _ => {
+                let placement = &self.object(object).inner.placement;
+                placement.table_checksum(index).unwrap_or(0)
+            }
         };
         let layout = self.object(object).inner.layout;
         let table = &part.as_slice()[..bytes];
@@ -243,6 +255,32 @@ impl Home {
             at = next;
         }
         self.end_if_complete(stripe_slot, now, courier);
+    }
+
+    /// The last attempt at a whole stripe did not match: before it fails, its block table tells which
+    /// block is bad. `false`: this was not the last attempt, or there is no table to be had.
+    pub(super) fn diagnose(&mut self, slot: u32, now: Nanos, courier: &mut impl Courier) -> bool {
+        let piece = self.pieces.peek(slot);
+        let stripe_slot = piece.stripe;
+        let stripe = self.stripes.peek(stripe_slot);
+        let read = self.reads.peek(stripe.read);
+        let last = piece.attempts + 1 >= self.rules.attempts_max
+            || read.flags.contains(SqeFlags::FAIL_FAST);
+        let inner = &self.object(read.object).inner;
+        let whole = piece.part.as_ref().is_some_and(|part| part.len() as u64 == stripe.to);
+        let possible = last
+            && whole
+            && read.ending.is_none()
+            && !stripe.diagnosing
+            && inner.placement.has_tables()
+            && !self.usable(inner.rails(stripe.index)).is_empty()
+            && !self.pieces_are_full();
+        if !possible {
+            return false;
+        }
+        self.stripes.at(stripe_slot).diagnosing = true;
+        self.check_blocks(slot, now, courier);
+        true
     }
 
     /// A checksum did not match: retried as any failure, and told apart from it.
@@ -320,6 +358,8 @@ impl Home {
         courier: &mut impl Courier,
     ) {
         let stripe_slot = self.pieces.peek(slot).stripe;
+        let diagnosing = self.stripes.peek(stripe_slot).diagnosing;
+        let status = if diagnosing { Status::CHECKSUM_MISMATCH } else { status };
         if self.pieces.peek(slot).kind == PieceKind::Table {
             self.end_table_fetch(stripe_slot);
             self.drop_waiting(stripe_slot);

@@ -190,6 +190,8 @@ pub(crate) struct Stripe {
     rest: Option<Part>,
     /// Its end was told, or waits for those before it.
     ended: bool,
+    /// It failed its checksum for good; its block table is fetched to say where.
+    diagnosing: bool,
     links: Links,
     hashing_links: Links,
 }
