@@ -431,3 +431,117 @@ pub fn parse_rails<S: AsRef<str>>(specs: &[S]) -> Result<Vec<RailSpec>, RailSpec
     }
     Ok(rails)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn rail(text: &str) -> RailSpec {
+        text.parse().unwrap_or_else(|error| panic!("{text}: {error}"))
+    }
+
+    #[test]
+    fn the_positional_form_and_the_keys_say_the_same() {
+        let short = rail("mlx5_0:2:3:4:2048@10.0.0.1:9000;storage->10.0.0.2:9001");
+        let long =
+            rail("rdma:mlx5_0,mtu=2048,gid=3,port=2,weight=4@10.0.0.1:9000;storage->10.0.0.2:9001");
+        assert_eq!(short, long);
+        assert_eq!(short.endpoints[1].listener.as_deref(), Some("10.0.0.2:9001"));
+        assert_eq!((short.port, short.gid, short.weight), (Some(2), Some(3), Some(4)));
+        let bare = rail("mlx5_0");
+        assert_eq!((bare.port, bare.gid, bare.weight, bare.mtu_bytes), (None, None, None, None));
+    }
+
+    #[test]
+    fn each_sort_of_rail_is_read() {
+        assert_eq!(rail("tcp:eth0").target, RailTarget::TcpInterface("eth0".into()));
+        let v6 = "fd00::1".parse().expect("an address");
+        assert_eq!(rail("tcp:[fd00::1],nodelay=on").target, RailTarget::TcpAddress(v6));
+        assert_eq!(rail("tcp:fd00::1").target, RailTarget::TcpAddress(v6));
+        assert_eq!(rail("file:/a%2Cb%40c%25").target, RailTarget::File("/a,b@c%".into()));
+        assert_eq!(rail("sim:a,cpu=3,memory-node=1").memory_node, Some(NodeId(1)));
+        assert_eq!(rail("null:x,enabled=off").enabled, Some(false));
+    }
+
+    #[test]
+    fn a_field_that_cannot_be_read_is_an_error_and_never_a_default() {
+        let bad_fields = [
+            ("mlx5_0:x", "port"),
+            ("mlx5_0:0", "port"),
+            ("mlx5_0:", "port"),
+            ("mlx5_0:1:", "gid"),
+            ("mlx5_0:1:65536", "gid"),
+            ("mlx5_0:1:3:0", "weight"),
+            ("mlx5_0:1:3:1:1000", "mtu"),
+            ("mlx5_0:1:3:1:8192", "mtu"),
+            ("mlx5_0,hops=256", "hops"),
+            ("mlx5_0,cpu=-1", "cpu"),
+            ("mlx5_0,enabled=maybe", "enabled"),
+            ("mlx5_0,port", "option"),
+            ("mlx5_0@", "endpoint"),
+            ("mlx5_0@a;;b", "endpoint"),
+            ("mlx5_0@a->", "endpoint"),
+            ("file:/a%20b", "target"),
+            ("tcp:eth0,source=here", "source"),
+        ];
+        for (text, expected) in bad_fields {
+            match text.parse::<RailSpec>() {
+                Err(RailSpecError::BadField { field, .. }) => assert_eq!(field, expected, "{text}"),
+                other => panic!("{text}: {other:?}"),
+            }
+        }
+        for text in ["", ":1", "tcp:", "file:", "rdma:", ",port=1", " "] {
+            assert!(
+                matches!(text.parse::<RailSpec>(), Err(RailSpecError::NoTarget { .. })),
+                "{text}"
+            );
+        }
+        let unknown = "file:/a,gid=3".parse::<RailSpec>();
+        assert!(matches!(unknown, Err(RailSpecError::UnknownKey { .. })), "{unknown:?}");
+        let twice = "mlx5_0:1,port=2".parse::<RailSpec>();
+        assert!(matches!(twice, Err(RailSpecError::Twice { .. })), "{twice:?}");
+        let many = "mlx5_0:1:3:1:1024:5".parse::<RailSpec>();
+        assert!(matches!(many, Err(RailSpecError::TooManyFields { .. })), "{many:?}");
+    }
+
+    #[test]
+    fn rails_that_are_the_same_are_refused() {
+        let same = parse_rails(&["mlx5_0:1", "mlx5_1:1", "mlx5_0:1:3"]);
+        assert!(matches!(same, Err(RailSpecError::Duplicate { .. })), "{same:?}");
+        let names = parse_rails(&["mlx5_0,name=a", "mlx5_1,name=a"]);
+        assert!(matches!(names, Err(RailSpecError::Duplicate { what: "name", .. })), "{names:?}");
+        let apart = parse_rails(&["mlx5_0:1@a:1", "mlx5_0:1@b:1", "mlx5_0:2"]);
+        assert_eq!(apart.map(|rails| rails.len()), Ok(3));
+    }
+
+    proptest! {
+        #[test]
+        fn printing_and_reading_gives_the_same_rail(
+            name in "[a-z0-9_/.,@%-]{1,12}",
+            port in proptest::option::of(1_u32..20),
+            gid in proptest::option::of(any::<u16>()),
+            node in proptest::option::of(any::<u16>()),
+            enabled in proptest::option::of(any::<bool>()),
+            endpoints in proptest::collection::vec("[a-z0-9.:]{1,9}", 0..3),
+        ) {
+            let rail = RailSpec {
+                port,
+                gid,
+                node: node.map(NodeId),
+                enabled,
+                endpoints: endpoints
+                    .into_iter()
+                    .map(|advertised| RailEndpoint { advertised, listener: None })
+                    .collect(),
+                ..RailSpec::new(RailTarget::Rdma(name))
+            };
+            prop_assert_eq!(rail.to_string().parse(), Ok(rail));
+        }
+
+        #[test]
+        fn no_text_panics(text in ".{0,60}") {
+            let _ = text.parse::<RailSpec>();
+        }
+    }
+}

@@ -88,7 +88,7 @@ enum Backing {
 
 /// A tree of text files with its root, what was unknown in it, and (when asked for) all that was read.
 #[derive(Debug)]
-pub struct Tree {
+pub(crate) struct Tree {
     backing: Backing,
     resolved: RefCell<HashMap<String, Result<String, Why>>>,
     unknowns: RefCell<Vec<Unknown>>,
@@ -103,7 +103,7 @@ impl Tree {
     /// The tree below `root`; `/` is the live machine. Nothing is read yet: a root that does not
     /// exist reads as a machine of which nothing is known.
     #[must_use]
-    pub fn at(root: impl Into<PathBuf>) -> Self {
+    pub(crate) fn at(root: impl Into<PathBuf>) -> Self {
         Self::with(Backing::Folder(root.into()))
     }
 
@@ -136,13 +136,13 @@ impl Tree {
 
     /// True when this is the machine we run on, so that system calls speak of it too.
     #[must_use]
-    pub fn is_live(&self) -> bool {
+    pub(crate) fn is_live(&self) -> bool {
         matches!(&self.backing, Backing::Folder(root) if root == Path::new("/"))
     }
 
     /// The root as a person would name it.
     #[must_use]
-    pub fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         match &self.backing {
             Backing::Folder(root) => root.display().to_string(),
             Backing::Recorded(_) => "captured archive".into(),

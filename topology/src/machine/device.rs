@@ -185,6 +185,7 @@ pub enum PortState {
 #[non_exhaustive]
 pub enum LinkLayer {
     /// InfiniBand, also Omni-Path.
+    #[serde(rename = "infiniband")]
     InfiniBand,
     /// Ethernet: RoCE, or iWARP.
     Ethernet,
@@ -198,6 +199,7 @@ pub enum LinkLayer {
 #[non_exhaustive]
 pub enum GidKind {
     /// InfiniBand, or RoCE v1: the kernel does not tell them apart.
+    #[serde(rename = "infiniband-or-roce-v1")]
     InfiniBandOrRoceV1,
     /// RoCE v2, over UDP.
     RoceV2,
