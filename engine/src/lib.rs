@@ -19,10 +19,12 @@ pub use railring_transport as transport;
 
 pub use railring_catalog::{ObjectKey, Placement};
 pub use railring_core::{
-    BuildError, CancelToken, Completion, ConfigError, Destination, EngineConfig, EngineStats,
+    BlockingReader, BlockingReaderConfig, BlockingReaderError, BuildError, CancelToken,
+    CancelledBy, Completion, ConfigError, Destination, Drive, EngineConfig, EngineStats, HeldBy,
     Latencies, Limits, MemoryError, NoSuchRail, Object, OpenError, Policy, PollerStart, PoolConfig,
-    Progress, PushError, RailHealth, RailStats, Read, Refused, Ring, RingConfig, RingMakeError,
-    Scatter, WaitError, Waiting,
+    Progress, PublishGate, PushError, PushWaitError, RailHealth, RailStats, Read, ReadIntoError,
+    ReadOptions, Recheck, Refused, Ring, RingConfig, RingMakeError, Scatter, StripeFailure,
+    Threads, Verification, WaitError, WaitRefused, Waiting,
 };
 pub use railring_dma::{Lease, Pool};
 pub use railring_store::Store;

@@ -33,7 +33,11 @@ mod wheel;
 pub use build::{BuildError, EngineBuilder, Rail};
 pub use cancel::CancelToken;
 pub use config::{ConfigError, EngineConfig, Limits, Waiting};
-pub use ease::{Drive, HeldBy, PushWaitError, Threads, WaitRefused};
+pub use ease::{
+    BlockingReader, BlockingReaderConfig, BlockingReaderError, CancelledBy, Drive, HeldBy,
+    PublishGate, PushWaitError, ReadIntoError, ReadOptions, Recheck, StripeFailure, Threads,
+    Verification, WaitRefused,
+};
 pub use engine::{
     Engine, InlineEngine, MemoryError, NoSuchRail, PollerStart, PoolConfig, RingMakeError,
     StartHook,

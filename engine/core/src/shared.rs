@@ -385,8 +385,21 @@ impl Shared {
 
     /// Registers a region with every rail, or with none.
     pub(crate) fn register(&self, region: &Region) -> Result<(), RegisterError> {
+        self.register_by(region, |control| control.register(region))
+    }
+
+    /// The same for memory that is used for one read.
+    pub(crate) fn register_briefly(&self, region: &Region) -> Result<(), RegisterError> {
+        self.register_by(region, |control| control.register_briefly(region))
+    }
+
+    fn register_by(
+        &self,
+        region: &Region,
+        register: impl Fn(&dyn RailControl) -> Result<(), RegisterError>,
+    ) -> Result<(), RegisterError> {
         for (done, control) in self.controls.iter().enumerate() {
-            if let Err(error) = control.register(region) {
+            if let Err(error) = register(&**control) {
                 self.controls[..done].iter().for_each(|control| control.unregister(region.id()));
                 return Err(error);
             }

@@ -34,6 +34,7 @@
 //! loan of it is left, and a loan that is dropped with parts still out keeps the region for ever:
 //! losing a part leaks memory, it never frees memory that a device may still write.
 
+mod borrowed;
 mod late;
 mod lease;
 mod loan;

@@ -258,6 +258,12 @@ impl Region {
         self.inner.placement
     }
 
+    /// Whether anything but this handle keeps the region: another handle, a pool, a lease, a loan,
+    /// impounded memory. Once `false`, it stays so unless this handle is used.
+    pub fn has_other_owners(&self) -> bool {
+        Arc::strong_count(&self.inner) > 1
+    }
+
     /// Ends the region if this is its last handle and no pool, lease, loan or impounded memory of
     /// it is left: foreign memory is the caller's again, other memory is unmapped. Dropping the
     /// last handle does the same, but does not say whether it was the last.

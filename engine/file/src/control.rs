@@ -305,6 +305,12 @@ impl RailControl for FileControl {
         Ok(())
     }
 
+    /// Nothing: reads into memory that is not registered are only a little slower than pinning it
+    /// would be once.
+    fn register_briefly(&self, _region: &Region) -> Result<(), RegisterError> {
+        Ok(())
+    }
+
     fn unregister(&self, region: RegionId) {
         let Some(tables) = &self.tables else { return };
         let slots = {

@@ -163,6 +163,15 @@ pub trait RailControl: Send + Sync + fmt::Debug {
     /// One variant per cause; the region is then not known to this rail.
     fn register(&self, region: &Region) -> Result<(), RegisterError>;
 
+    /// Makes memory known that is the caller's own and is used for one read only. A rail that can
+    /// transfer into memory it does not know has nothing to do here.
+    ///
+    /// # Errors
+    /// As [`RailControl::register`].
+    fn register_briefly(&self, region: &Region) -> Result<(), RegisterError> {
+        self.register(region)
+    }
+
     /// Forgets a region. The caller has made sure that nothing of it is in flight.
     fn unregister(&self, region: RegionId);
 
