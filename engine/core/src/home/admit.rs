@@ -67,6 +67,10 @@ impl Home {
                 self.begin(ring, &sqe, permit, attached, now, courier);
             }
         }
+        if any {
+            // Also when nothing completed: a caller whose submission ring is full waits for this.
+            self.unpublished[ring / 64] |= 1 << (ring % 64);
+        }
         any |= self.serve_cancels(ring, now, courier);
         if drained {
             self.ready[ring / 64] &= !(1 << (ring % 64));
