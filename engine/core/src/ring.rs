@@ -270,8 +270,8 @@ impl Ring {
     }
 
     /// The bytes of a stripe that succeeded, readable now, before its read ends. `None` for a
-    /// stripe that failed, one that lies in several leases, one of a quiet read before its end,
-    /// and when the read has ended since.
+    /// stripe that failed, one that lies in several leases, one of a quiet read of several (whose
+    /// bytes are in its lease at its end), and when the read has ended since.
     #[must_use]
     pub fn bytes<'a>(&'a self, completion: &'a Completion) -> Option<&'a [u8]> {
         let (cqe, receipt) = (&completion.cqe, completion.receipt.as_ref()?);
@@ -293,11 +293,8 @@ impl Ring {
                 }
             },
         };
-        // A stripe's bytes end what came back with it; less of them is one that straddles leases.
-        let returned = returned.get(lead..)?;
-        (returned.len() == stripe || completion.back.is_some())
-            .then(|| returned.get(returned.len().checked_sub(stripe)?..))
-            .flatten()
+        // Less is one that straddles leases; more is a quiet read's last, which brings its others.
+        returned.get(lead..).filter(|returned| returned.len() == stripe)
     }
 
     /// Asks for the read to end. It ends as `Cancelled`, or as it would have if it was first.
