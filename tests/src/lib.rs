@@ -1,5 +1,6 @@
 //! What the tests share: objects with known bytes, and engines over simulated rails in virtual time.
 
+pub mod hold;
 pub mod objects;
 pub mod simulate;
 pub mod stored;

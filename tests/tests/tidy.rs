@@ -27,6 +27,7 @@ const UNSAFE: &[(&str, &str)] = &[
     ("engine/verbs/src/ffi/", "the verbs library is C"),
     ("engine/capi/", "foreign pointers"),
     ("engine/python/src/buffer.rs", "Python's buffer protocol"),
+    ("tests/tests/allocation.rs", "a global allocator is an unsafe trait"),
     ("topology/src/pin.rs", "affinity and memory policy are system calls"),
 ];
 
