@@ -182,28 +182,39 @@ fn shared_paths(plan: &Plan) -> Vec<Warning> {
     plan.groups.iter().map(one).collect()
 }
 
+/// One warning for all nodes that lack pages of the same size, with the command that gives them some.
 fn huge_pages(machine: &Machine, plan: &Plan) -> Vec<Warning> {
     let used: BTreeSet<NodeId> = plan.rails.iter().filter_map(|rail| rail.memory_node).collect();
     let nodes = used.into_iter().filter_map(|id| machine.node(id));
-    let without = nodes.filter(|node| {
-        !node.huge_pages.is_empty() && node.huge_pages.iter().all(|pool| pool.total == 0)
-    });
-    without
-        .map(|node| {
-            let size = node.huge_pages.first().map_or(2048, |pool| pool.page_bytes / 1024);
-            let folder = match node.implied {
-                true => "/sys/kernel/mm/hugepages".to_owned(),
-                false => format!("/sys/devices/system/node/node{}/hugepages", node.id),
-            };
-            warning(
-                WarningCode::NoHugePages,
-                format!("node {}", node.id),
-                "it has no huge pages: buffers use small ones, which cost the NIC and the cpu \
-                 translations",
-                format!("echo 1024 > {folder}/hugepages-{size}kB/nr_hugepages"),
-            )
-        })
-        .collect()
+    let mut without: BTreeMap<(u64, bool), Vec<String>> = BTreeMap::new();
+    for node in nodes.filter(|node| node.huge_pages.iter().all(|pool| pool.total == 0)) {
+        let Some(pool) = node.huge_pages.first() else { continue };
+        let key = (pool.page_bytes / 1024, node.implied);
+        without.entry(key).or_default().push(node.id.to_string());
+    }
+    let one = |((kibibytes, implied), ids): ((u64, bool), Vec<String>)| {
+        let file = format!("hugepages-{kibibytes}kB/nr_hugepages");
+        let nodes = "/sys/devices/system/node";
+        let (about, todo) = match ids.as_slice() {
+            _ if implied => {
+                ("node 0".to_owned(), format!("echo 1024 > /sys/kernel/mm/hugepages/{file}"))
+            }
+            [id] => {
+                (format!("node {id}"), format!("echo 1024 > {nodes}/node{id}/hugepages/{file}"))
+            }
+            ids => (
+                format!("nodes {}", ids.join(", ")),
+                format!(
+                    "for n in {}; do echo 1024 > {nodes}/node$n/hugepages/{file}; done",
+                    ids.join(" ")
+                ),
+            ),
+        };
+        let text = "no huge pages there: buffers use small ones, which cost the NIC and the cpu \
+                    translations";
+        warning(WarningCode::NoHugePages, about, text, todo)
+    };
+    without.into_iter().map(one).collect()
 }
 
 fn memlock(machine: &Machine) -> Option<Warning> {

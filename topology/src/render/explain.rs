@@ -102,7 +102,10 @@ fn about_others(page: &mut Page, plan: &Plan, rail: &RailPlacement) {
     let concerns = |about: &str| {
         let names = about.split(", ").any(|name| name == rail.name);
         let address = rail.pci.is_some_and(|pci| about.contains(&pci.to_string()));
-        let node = rail.memory_node.is_some_and(|node| about == format!("node {node}"));
+        let nodes = about.strip_prefix("nodes ").or_else(|| about.strip_prefix("node "));
+        let listed = nodes.into_iter().flat_map(|nodes| nodes.split(", "));
+        let node = rail.memory_node.map(|node| node.to_string());
+        let node = listed.into_iter().any(|listed| Some(listed) == node.as_deref());
         names || address || node || about == "process"
     };
     let warnings: Vec<_> = plan.warnings.iter().filter(|w| concerns(&w.about)).collect();

@@ -35,13 +35,33 @@ pub(super) struct Branch {
     pub(super) rails: Vec<u16>,
     /// False for what is there and cannot carry data now.
     pub(super) usable: bool,
+    /// Bits per second of a bridge's link.
+    capacity: Option<u64>,
     pub(super) children: Vec<Self>,
 }
 
 impl Branch {
     fn new(kind: Kind, label: impl Into<String>, detail: impl Into<String>) -> Self {
         let (label, detail) = (label.into(), detail.into());
-        Self { kind, label, detail, rails: Vec::new(), usable: true, children: Vec::new() }
+        let (rails, children) = (Vec::new(), Vec::new());
+        Self { kind, label, detail, rails, usable: true, capacity: None, children }
+    }
+
+    /// A bridge with nothing but one further bridge below it is drawn with that in one line, which
+    /// tells the narrower of their links.
+    fn joined(mut self) -> Self {
+        let alone = matches!(self.children.as_slice(), [only] if only.kind == Kind::Bridge);
+        if self.kind != Kind::Bridge || !alone {
+            return self;
+        }
+        let Some(below) = self.children.pop() else { return self };
+        let label = format!("{} > {}", self.label, below.label);
+        let known = |branch: &Self| branch.capacity.unwrap_or(u64::MAX);
+        let (capacity, detail) = match known(&self) <= known(&below) {
+            true => (self.capacity, self.detail),
+            false => (below.capacity, below.detail.clone()),
+        };
+        Self { label, capacity, detail, ..below }
     }
 }
 
@@ -145,8 +165,10 @@ impl Builder<'_> {
         }
         for (bridge, functions) in by_bridge {
             let mut branch = Branch::new(Kind::Bridge, bridge.to_string(), self.link(bridge));
+            branch.capacity =
+                self.machine.pci_function(bridge).and_then(|function| function.link.capacity());
             branch.children = self.below(&functions, depth + 1);
-            branches.push(branch);
+            branches.push(branch.joined());
         }
         branches.extend(self.functions(&here));
         branches
