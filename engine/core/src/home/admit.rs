@@ -189,7 +189,7 @@ impl Home {
     /// Cuts a read finer that several rails can share, so that they finish together.
     fn size_pieces(&mut self, slot: u32) {
         let rails = self.feeds.len() as u64;
-        let limit = self.rules.piece_bytes_max.min(self.rules.request_bytes_max);
+        let limit = self.rules.whole_bytes_max();
         let read = self.reads.at(slot);
         let shared = rails > 1 && self.scheduler.policy() != Policy::Fixed;
         read.piece_bytes = if shared {
@@ -368,14 +368,19 @@ impl Home {
     fn shape(&self, slot: u32, stripe_slot: u32) -> PieceShape {
         let read = self.reads.peek(slot);
         let stripe = self.stripes.peek(stripe_slot);
-        let layout = self.object(read.object).inner.layout;
+        let inner = &self.object(read.object).inner;
+        let layout = inner.layout;
         let block = if matches!(stripe.verify, Verify::Blocks(_)) { layout.block_bytes } else { 1 };
         let grain = CutRules::grain_of(block, self.rules.alignment);
         let rules = CutRules {
             stripe_len: layout.stripe_len(stripe.index),
             grain,
             length_align: self.rules.alignment.length_bytes.into(),
-            piece_bytes: read.piece_bytes,
+            // Finer than that helps only where another rail could take a piece.
+            piece_bytes: match inner.rails(stripe.index).count() {
+                0 | 1 => self.rules.whole_bytes_max(),
+                _ => read.piece_bytes,
+            },
             staging_bytes: STAGED_BYTES.max(grain),
         };
         let gap = if stripe.at == stripe.from { stripe.lead_bytes } else { 0 };
@@ -441,15 +446,10 @@ impl Home {
     }
 }
 
-/// Longest read that is not cut for several rails to share.
-pub(super) fn solo_bytes_max(config: &EngineConfig, rails: &[RailFacts]) -> u64 {
-    let limit = rails.iter().map(|rail| rail.request_bytes_max).min().unwrap_or(u64::MAX);
-    let whole = config.piece_bytes_max.min(limit);
-    if rails.len() > 1 && config.policy != Policy::Fixed {
-        PIECE_BYTES_MIN.min(whole)
-    } else {
-        whole
-    }
+/// Longest piece of a stripe that several rails could share, if it is a whole read.
+pub(super) fn shared_bytes_max(config: &EngineConfig, rails: &[RailFacts]) -> u64 {
+    let shared = rails.len() > 1 && config.policy != Policy::Fixed;
+    if shared { PIECE_BYTES_MIN } else { u64::MAX }
 }
 
 impl Read {

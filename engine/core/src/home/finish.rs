@@ -89,9 +89,9 @@ impl Home {
         let retry = read.ending.is_none()
             && !read.flags.contains(SqeFlags::FAIL_FAST)
             && stripe.attempts < self.rules.attempts_max;
-        if !(retry && self.recut(stripe_slot, courier))
-            && !self.diagnose_pieces(stripe_slot, now, courier)
-        {
+        let goes_on = (retry && self.recut(stripe_slot, courier))
+            || self.diagnose_pieces(stripe_slot, now, courier);
+        if !goes_on {
             self.fail_stripe(stripe_slot, Status::CHECKSUM_MISMATCH, now, courier);
         }
     }

@@ -288,9 +288,17 @@ struct Rules {
     alignment: Alignment,
     piece_bytes_max: u64,
     request_bytes_max: u64,
-    /// Longest read that goes the short way: one that would not be cut for the rails to share.
-    solo_bytes_max: u64,
+    /// Longest read of a stripe that several rails reach which goes the short way: it would not be
+    /// cut for them to share.
+    shared_bytes_max: u64,
     attempts_max: u8,
+}
+
+impl Rules {
+    /// Longest piece that is not cut for rails to share it.
+    fn whole_bytes_max(&self) -> u64 {
+        self.piece_bytes_max.min(self.request_bytes_max)
+    }
 }
 
 #[derive(Debug)]
@@ -366,7 +374,7 @@ impl Home {
             alignment,
             piece_bytes_max: config.piece_bytes_max,
             request_bytes_max: rails.iter().map(|r| r.request_bytes_max).min().unwrap_or(u64::MAX),
-            solo_bytes_max: admit::solo_bytes_max(&shared.config, rails),
+            shared_bytes_max: admit::shared_bytes_max(&shared.config, rails),
             attempts_max: config.attempts_max,
         };
         let feed = |rail: &RailFacts| Feed {

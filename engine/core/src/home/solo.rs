@@ -115,10 +115,13 @@ impl Home {
         }
         let (offset, bytes) = (sqe.offset(), sqe.len());
         let layout = &inner.layout;
-        if bytes == 0 || bytes > self.rules.solo_bytes_max || bytes > layout.stripe_bytes {
+        if bytes == 0 || bytes > self.rules.whole_bytes_max() || bytes > layout.stripe_bytes {
             return None;
         }
         let stripe = (offset / layout.stripe_bytes) as u32;
+        if bytes > self.rules.shared_bytes_max && inner.rails(stripe).count() > 1 {
+            return None;
+        }
         let from = offset - u64::from(stripe) * layout.stripe_bytes;
         let to = from + bytes;
         let align = self.rules.alignment;
