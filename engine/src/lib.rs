@@ -4,10 +4,12 @@
 mod builder;
 mod link;
 mod rails;
+mod reader;
 
 pub use builder::{Engine, EngineBuilder, EngineError, InlineEngine, Pinning, Strictness};
 pub use link::AnyLink;
 pub use rails::{RailError, RailSet};
+pub use reader::{ReadBytes, ReadFuture, Reader, ReaderConfig, ReaderError};
 
 pub use railring_catalog as catalog;
 pub use railring_dma as dma;

@@ -327,7 +327,10 @@ impl Ring {
         self.end.wait_unless(1, Some(timeout), self.spin, stop)
     }
 
-    pub(crate) fn waker(&self) -> CallerWaker {
+    /// Makes this ring's descriptor readable, from any thread: for an event loop that is to look at
+    /// something else than CQEs, too.
+    #[must_use]
+    pub fn waker(&self) -> CallerWaker {
         self.end.waker()
     }
 

@@ -11,18 +11,16 @@ use std::time::Duration;
 
 use railring_dma::{Lease, Pool};
 use railring_transport::{Link, Nanos};
-use sq_cq::{ReadId, Status};
+use sq_cq::ReadId;
 
 use crate::cancel::CancelToken;
-use crate::ease::options::{
-    CancelledBy, ReadIntoError, ReadOptions, Recheck, StripeFailure, Verification,
-};
+use crate::ease::options::{CancelledBy, ReadIntoError, ReadOptions, Recheck, Verification};
 use crate::ease::{Drive, Threads};
 use crate::engine::{Engine, InlineEngine, MemoryError, PoolConfig, RingMakeError};
 use crate::object::Object;
 use crate::push::PushError;
 use crate::read::Read;
-use crate::ring::{Completion, Ring, RingConfig};
+use crate::ring::{Ring, RingConfig};
 
 /// Failed stripes that a read is told of singly.
 const FAILURES_MAX: u32 = 7;
@@ -332,7 +330,7 @@ impl BlockingReader {
 
     fn pop_all(&mut self, failure: &mut Option<ReadIntoError>) {
         while let Some(completion) = self.ring.pop() {
-            let failed = failure_of(&completion);
+            let failed = ReadIntoError::of(&completion);
             if let (None, Some(error)) = (&failure, failed) {
                 *failure = Some(error);
             }
@@ -423,21 +421,5 @@ fn check(
             Err(ReadIntoError::GateSpent)
         }
         _ => Ok(bytes),
-    }
-}
-
-/// What a CQE says against the read.
-fn failure_of(completion: &Completion) -> Option<ReadIntoError> {
-    let status = match completion.ended() {
-        Some(ended) if completion.status().is_ok() => ended,
-        _ => completion.status(),
-    };
-    match status {
-        Status::OK => None,
-        Status::CANCELLED => Some(ReadIntoError::Cancelled),
-        Status::TIMED_OUT => Some(ReadIntoError::TimedOut),
-        status => {
-            Some(ReadIntoError::Failed(StripeFailure { status, ..StripeFailure::of(completion) }))
-        }
     }
 }

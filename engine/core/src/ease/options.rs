@@ -12,7 +12,7 @@ use sq_cq::{Cqe, Status};
 use crate::cancel::CancelToken;
 use crate::ease::PublishGate;
 use crate::push::PushError;
-use crate::ring::WaitError;
+use crate::ring::{Completion, WaitError};
 
 /// Who may cancel a blocking read.
 #[derive(Clone, Copy, Debug, Default)]
@@ -159,6 +159,24 @@ pub enum ReadIntoError {
 }
 
 impl ReadIntoError {
+    /// What a CQE says against its read, if it does.
+    #[must_use]
+    pub fn of(completion: &Completion) -> Option<Self> {
+        let status = match completion.ended() {
+            Some(ended) if completion.status().is_ok() => ended,
+            _ => completion.status(),
+        };
+        match status {
+            Status::OK => None,
+            Status::CANCELLED => Some(ReadIntoError::Cancelled),
+            Status::TIMED_OUT => Some(ReadIntoError::TimedOut),
+            status => {
+                let failure = StripeFailure { status, ..StripeFailure::of(completion) };
+                Some(ReadIntoError::Failed(failure))
+            }
+        }
+    }
+
     /// What a ring would have said: the stripe's status, `CANCELLED`, `TIMED_OUT`,
     /// `VERSION_CHANGED`; `None` for what was refused before any I/O.
     #[must_use]
