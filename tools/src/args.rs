@@ -32,6 +32,7 @@ pub(crate) enum Command {
     Verify(VerifyArgs),
     Demo(DemoArgs),
     Doctor(DoctorArgs),
+    Bench(BenchArgs),
     Completions(CompletionsArgs),
 }
 
@@ -245,6 +246,82 @@ pub(crate) struct DoctorArgs {
     pub(crate) format: FormatArgs,
 }
 
+/// Measure this machine: Railring beside its peers, in one run on the same cores, in turn.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  railring bench ring
+  railring bench file --dir /disk0 --json > file.jsonl
+  railring bench all --pairs 9 --seconds 2
+
+A row is a ratio of two things measured A B A B; absolute figures mean little on a shared machine.
+The exit status says whether the benchmark ran, not whether targets are met.")]
+pub(crate) struct BenchArgs {
+    #[command(subcommand)]
+    pub(crate) command: BenchCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum BenchCommand {
+    /// The engine itself over null rails, beside raw io_uring and a plain queue.
+    Ring(BenchOptions),
+    /// One file rail beside fio, on the same file and core.
+    File(BenchOptions),
+    /// What an idle engine costs, and how fast it wakes.
+    Idle(BenchOptions),
+    /// Every group that can run here; the others are named with the reason.
+    All(BenchOptions),
+    /// Exactly so many idle turns or reads, for counting instructions.
+    #[command(hide = true)]
+    Gate(GateArgs),
+}
+
+/// A group of rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Group {
+    Ring,
+    File,
+    Idle,
+    All,
+}
+
+impl Group {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Group::Ring => "ring",
+            Group::File => "file",
+            Group::Idle => "idle",
+            Group::All => "all",
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BenchOptions {
+    /// How many pairs of measurements.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = pairs)]
+    pub(crate) pairs: usize,
+    /// How long each measurement runs; below 0.5 it is a trial that proves nothing.
+    #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = seconds)]
+    pub(crate) seconds: f64,
+    /// Where files to read are made (1 GiB); by default beside this program.
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) format: FormatArgs,
+}
+
+#[derive(Debug, Args)]
+#[group(required = true, multiple = true)]
+pub(crate) struct GateArgs {
+    /// Turns with nothing to do.
+    #[arg(long, value_name = "N")]
+    pub(crate) idle_turns: Option<u64>,
+    /// Reads of one stripe.
+    #[arg(long, value_name = "N")]
+    pub(crate) reads: Option<u64>,
+}
+
 /// Print completions for a shell.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -272,6 +349,20 @@ fn block(text: &str) -> Result<u32, String> {
     match u32::try_from(size.0) {
         Ok(bytes) if legal.contains(&bytes) && bytes.is_power_of_two() => Ok(bytes),
         _ => Err(format!("a block is a power of two from 4 KiB to 1 MiB, not {} bytes", size.0)),
+    }
+}
+
+fn pairs(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(pairs) if (1..=1000).contains(&pairs) => Ok(pairs),
+        _ => Err("a number of pairs from 1 to 1000".to_owned()),
+    }
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(seconds) if (0.001..=3600.0).contains(&seconds) => Ok(seconds),
+        _ => Err("a number of seconds from 0.001 to 3600".to_owned()),
     }
 }
 

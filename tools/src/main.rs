@@ -1,7 +1,9 @@
 //! The `railring` command: puts objects into a store, reads, lists, checks and measures.
 
 mod args;
+mod bench;
 mod cmd;
+mod heap;
 mod output;
 mod reader;
 mod signals;
@@ -33,6 +35,9 @@ pub(crate) struct Context {
     pub(crate) stop: Stop,
 }
 
+#[global_allocator]
+static HEAP: heap::Counted = heap::Counted;
+
 const FAILED: u8 = 1;
 const USAGE: u8 = 2;
 
@@ -62,6 +67,7 @@ fn dispatch(cli: &Cli, context: &mut Context) -> anyhow::Result<()> {
         Command::Verify(args) => cmd::verify::run(args, context),
         Command::Demo(args) => cmd::demo::run(args, context),
         Command::Doctor(args) => cmd::doctor::run(args, context),
+        Command::Bench(args) => bench::run(args, context),
         Command::Completions(args) => cmd::completions::run(args, context),
     }
 }

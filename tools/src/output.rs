@@ -59,6 +59,11 @@ pub(crate) fn say(text: impl fmt::Display) {
     let _ = writeln!(io::stderr(), "railring: {text}");
 }
 
+/// Whether somebody watches standard error.
+pub(crate) fn is_terminal() -> bool {
+    io::stderr().is_terminal()
+}
+
 /// Something that went well enough but should be known.
 pub(crate) fn note(text: impl fmt::Display) {
     say(format_args!("note: {text}"));
@@ -66,7 +71,7 @@ pub(crate) fn note(text: impl fmt::Display) {
 
 /// Progress over `bytes` (none: unknown), on standard error, only if that is a terminal.
 pub(crate) fn progress(what: &str, bytes: Option<u64>) -> ProgressBar {
-    if !io::stderr().is_terminal() {
+    if !is_terminal() {
         return ProgressBar::hidden();
     }
     let bar = match bytes {

@@ -231,8 +231,8 @@ fn tell_read(out: &mut Out, rails: &[RailReport], tally: &Tally, time: Duration)
             rail.pieces.to_string(),
             Bytes(rail.bytes).to_string(),
             Rate(rail.bytes_per_s).to_string(),
-            Time::from_ns(rail.latency_p50_ns).to_string(),
-            Time::from_ns(rail.latency_p99_ns).to_string(),
+            latency(rail.latency_p50_ns),
+            latency(rail.latency_p99_ns),
             Bytes(rail.verified_bytes).to_string(),
             rail.retries.to_string(),
         ]);
@@ -260,6 +260,11 @@ fn tell_read(out: &mut Out, rails: &[RailReport], tally: &Tally, time: Duration)
     out.line("   p50 and p99 are latencies of pieces, from queued on the rail to arrived.")?;
     out.line("   Both directories are on one disk here; on two disks the rates add up.\n")?;
     Ok(out.flush()?)
+}
+
+/// A rail that brought nothing has none.
+fn latency(nanoseconds: u64) -> String {
+    if nanoseconds == 0 { "-".to_owned() } else { Time::from_ns(nanoseconds).to_string() }
 }
 
 fn compare(reader: &mut Reader, object: &railring::Object, file: &Path, stop: &Stop) -> Result<()> {
