@@ -218,11 +218,11 @@ impl Drawing<'_> {
             let height = if threads > 4 { CELL / 2 } else { CELL };
             let poller = self.poller_on(cpu);
             let fill = match poller {
-                Some(poller) => colour_of(poller),
+                Some((colour, _)) => colour,
                 None if self.allowed.contains(cpu) => "#ffffff",
                 None => "#d9dde3",
             };
-            let label = poller.map(|poller| format!("P{}", poller.number));
+            let label = poller.map(|(_, number)| format!("P{number}"));
             self.push(&format!(
                 "<rect x=\"{cell_x}\" y=\"{cell_y}\" width=\"{width}\" height=\"{height}\" \
                  fill=\"{fill}\" {outline}><title>cpu {cpu}</title></rect>"
@@ -231,17 +231,24 @@ impl Drawing<'_> {
                 Some(label) => ("fill=\"#ffffff\" font-weight=\"bold\"", label),
                 None => ("fill=\"#7a8594\"", cpu.to_string()),
             };
-            let size = if threads == 1 { 10 } else { 7 };
-            // Four threads of a core leave no room for their numbers.
-            if threads <= 2 || label.starts_with('P') {
-                let attributes = format!("font-size=\"{size}\" text-anchor=\"middle\" {style}");
-                self.text(cell_x + width / 2, cell_y + height / 2 + 3, &attributes, &label);
-            }
+            let size = if threads == 2 { 7 } else { 10 };
+            // Four threads of a core leave no room for their numbers, and a poller's goes beside it.
+            let (label_x, style) = match (threads <= 2, poller) {
+                (true, _) => (cell_x + width / 2, style.to_owned()),
+                (false, Some((colour, _))) => {
+                    (x + CELL / 2 + 3, format!("fill=\"{colour}\" font-weight=\"bold\""))
+                }
+                (false, None) => continue,
+            };
+            let attributes = format!("font-size=\"{size}\" text-anchor=\"middle\" {style}");
+            self.text(label_x, cell_y + height / 2 + 3, &attributes, &label);
         }
     }
 
-    fn poller_on(&self, cpu: CpuId) -> Option<&PollerPlacement> {
-        self.plan?.pollers.iter().find(|poller| poller.cpu == Some(cpu))
+    /// The colour and the number of the poller that is bound to `cpu`.
+    fn poller_on(&self, cpu: CpuId) -> Option<(&'static str, u16)> {
+        let poller = self.plan?.pollers.iter().find(|poller| poller.cpu == Some(cpu))?;
+        Some((colour_of(poller), poller.number))
     }
 
     /// A row of the tree and those below it; returns the next free row.
