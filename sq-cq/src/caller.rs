@@ -159,6 +159,8 @@ impl<A, B> CallerEnd<A, B> {
     pub fn cancel(&mut self, read: ReadId) -> CancelOutcome {
         let outcome = self.reads.cancel(read);
         if outcome == CancelOutcome::Sent {
+            // The CQ's head first, as in `submit`: pushed reads become visible here too.
+            self.cq.publish();
             self.sq.publish();
             let vacant = self.cancels.vacant();
             vacant.expect("two cancels per read slot fit: see PollerEnd::publish").fill(read, ());
