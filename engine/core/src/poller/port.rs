@@ -90,6 +90,8 @@ pub(crate) struct Port<L> {
     /// Per home: the flight, or backlog, of each of its piece slots.
     by_home: Vec<Box<[u32]>>,
     in_flight_bytes: u64,
+    /// What the counters say is in flight.
+    shown_in_flight: u32,
     /// Flights that were reported as stuck.
     stuck: u32,
     /// Something was queued since the last commit, or a cancel asked for.
@@ -131,6 +133,7 @@ impl<L: Link> Port<L> {
             backlog: VecDeque::with_capacity(wrs * homes),
             by_home: (0..homes).map(|_| vec![NONE; pieces as usize].into()).collect(),
             in_flight_bytes: 0,
+            shown_in_flight: 0,
             stuck: 0,
             dirty: false,
             reaped: VecDeque::with_capacity(wrs),
@@ -364,9 +367,14 @@ impl<L: Link> Port<L> {
         if self.dirty {
             self.link.commit(now);
             self.dirty = self.link.has_uncommitted();
+        }
+        // Also after the last completion, so that an idle rail shows nothing in flight.
+        let in_flight = self.flights.len();
+        if self.shown_in_flight != in_flight {
+            self.shown_in_flight = in_flight;
             let counters = &self.shared.counters;
-            counters.in_flight.set(self.flights.len().into());
-            counters.in_flight_peak.raise_to(self.flights.len().into());
+            counters.in_flight.set(in_flight.into());
+            counters.in_flight_peak.raise_to(in_flight.into());
             counters.in_flight_bytes.set(self.in_flight_bytes);
         }
     }
