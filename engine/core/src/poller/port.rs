@@ -62,7 +62,6 @@ impl Linked<FLIGHTS> for Flight {
 
 /// Where a home's piece is on this rail.
 const BACKLOGGED: u32 = NONE - 1;
-const BACKLOGGED_CANCELLED: u32 = NONE - 2;
 
 /// A completion that waits for its hash and its way home.
 #[derive(Debug)]
@@ -86,12 +85,14 @@ pub(crate) struct Port<L> {
     posted: List<FLIGHTS>,
     cancelling: List<FLIGHTS>,
     quiescing: List<FLIGHTS>,
-    backlog: VecDeque<Order>,
+    /// Orders that found no room, oldest first, since when.
+    backlog: VecDeque<(Nanos, Order)>,
     /// Per home: the flight, or backlog, of each of its piece slots.
     by_home: Vec<Box<[u32]>>,
     in_flight_bytes: u64,
     /// What the counters say is in flight.
     shown_in_flight: u32,
+    in_flight_bytes_max: u64,
     /// Flights that were reported as stuck.
     stuck: u32,
     /// Something was queued since the last commit, or a cancel asked for.
@@ -121,12 +122,14 @@ impl<L: Link> Port<L> {
         shared: Arc<RailShared>,
     ) -> Self {
         let limits = link.limits();
+        let wrs_max = limits.outstanding_wrs_max.min(config.limits.rail_pieces_max);
         let wrs = limits.outstanding_wrs_max as usize;
         let nanos = |d: std::time::Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
         Port {
             rail,
             link,
-            flights: Slab::new(limits.outstanding_wrs_max),
+            // All homes share the window, so it is here that it is kept.
+            flights: Slab::new(wrs_max),
             posted: List::default(),
             cancelling: List::default(),
             quiescing: List::default(),
@@ -134,6 +137,7 @@ impl<L: Link> Port<L> {
             by_home: (0..homes).map(|_| vec![NONE; pieces as usize].into()).collect(),
             in_flight_bytes: 0,
             shown_in_flight: 0,
+            in_flight_bytes_max: config.limits.rail_bytes_max,
             stuck: 0,
             dirty: false,
             reaped: VecDeque::with_capacity(wrs),
@@ -173,20 +177,25 @@ impl<L: Link> Port<L> {
     /// Takes an order from a home. It is posted now or as soon as the link has room.
     #[inline]
     pub(crate) fn accept(&mut self, order: Order, now: Nanos) {
-        if self.backlog.is_empty() && !self.flights.is_full() {
-            self.post(order, now);
+        if self.backlog.is_empty() && self.has_room(&order) {
+            self.post(order, now, now);
         } else {
-            self.shelve(order);
+            self.by_home[order.home as usize][order.piece.slot as usize] = BACKLOGGED;
+            self.backlog.push_back((now, order));
         }
     }
 
-    fn shelve(&mut self, order: Order) {
-        self.by_home[order.home as usize][order.piece.slot as usize] = BACKLOGGED;
-        self.backlog.push_back(order);
+    /// Whether the window has room; one request is always let through.
+    #[inline]
+    fn has_room(&self, order: &Order) -> bool {
+        let bytes = order.part.len() as u64;
+        !self.flights.is_full()
+            && (self.flights.is_empty()
+                || self.in_flight_bytes.saturating_add(bytes) <= self.in_flight_bytes_max)
     }
 
     #[inline]
-    fn post(&mut self, order: Order, now: Nanos) {
+    fn post(&mut self, order: Order, accepted_at: Nanos, now: Nanos) {
         let Order { home, piece, target, offset, bytes_min, part, hash } = order;
         let bytes = part.len() as u64;
         let flight = Flight {
@@ -216,7 +225,7 @@ impl<L: Link> Port<L> {
                 let part = request.part;
                 let order = Order { home, piece, target, offset, bytes_min, part, hash };
                 self.by_home[home as usize][piece.slot as usize] = BACKLOGGED;
-                self.backlog.push_front(order);
+                self.backlog.push_front((accepted_at, order));
             }
             Err(Refused::Failed { request, status }) => {
                 self.flights.remove_at(id.slot);
@@ -237,33 +246,37 @@ impl<L: Link> Port<L> {
     /// Posts what waited for room, as far as there is room.
     pub(crate) fn post_backlog(&mut self, now: Nanos) {
         for _ in 0..self.backlog.len() {
-            if self.flights.is_full() {
+            if !self.backlog.front().is_some_and(|(_, order)| self.has_room(order)) {
                 return;
             }
-            let Some(order) = self.backlog.pop_front() else { return };
-            let place = &mut self.by_home[order.home as usize][order.piece.slot as usize];
-            if *place == BACKLOGGED_CANCELLED {
-                *place = NONE;
-                self.shared.counters.cancelled.add(1);
-                let news_of = News::Failed { status: Status::CANCELLED };
-                let done = self.done(order.piece, Some(order.part), news_of);
-                self.news.push_back((order.home, done));
-                continue;
-            }
+            let Some((accepted_at, order)) = self.backlog.pop_front() else { return };
             let waiting = self.backlog.len();
-            self.post(order, now);
+            self.post(order, accepted_at, now);
             if self.backlog.len() > waiting {
                 return; // The link is full.
             }
         }
     }
 
+    /// Gives an order back that was never posted: its memory was never in doubt.
+    fn decline(&mut self, order: Order, status: Status) {
+        self.by_home[order.home as usize][order.piece.slot as usize] = NONE;
+        let done = self.done(order.piece, Some(order.part), News::Failed { status });
+        self.news.push_back((order.home, done));
+    }
+
     /// A home no longer wants its piece.
     pub(crate) fn cancel(&mut self, home: u16, piece: Id<Piece>, now: Nanos) {
         match self.by_home[home as usize][piece.slot as usize] {
             NONE => {}
-            BACKLOGGED | BACKLOGGED_CANCELLED => {
-                self.by_home[home as usize][piece.slot as usize] = BACKLOGGED_CANCELLED;
+            BACKLOGGED => {
+                let wanted =
+                    |(_, order): &(Nanos, Order)| order.home == home && order.piece == piece;
+                let at = self.backlog.iter().position(wanted);
+                if let Some((_, order)) = at.and_then(|at| self.backlog.remove(at)) {
+                    self.shared.counters.cancelled.add(1);
+                    self.decline(order, Status::CANCELLED);
+                }
             }
             slot => {
                 let flight = self.flights.at(slot);
@@ -295,6 +308,7 @@ impl<L: Link> Port<L> {
 
     /// Gives up what takes too long; each list's front is its oldest.
     pub(crate) fn timers(&mut self, now: Nanos) {
+        self.give_up_waiting(now);
         while let Some(slot) = self.overdue(self.posted, self.bounds.io_timeout_ns, now) {
             self.shared.counters.timeouts.add(1);
             self.note_fault(Status::TIMED_OUT, now);
@@ -320,6 +334,25 @@ impl<L: Link> Port<L> {
             let done = self.done(piece, None, News::Stuck { cause });
             self.news.push_back((home, done));
         }
+        self.time_probes(now);
+    }
+
+    /// Orders that wait for room longer than an attempt may take fail, as do all when nothing but
+    /// stuck requests is left in the window.
+    fn give_up_waiting(&mut self, now: Nanos) {
+        let hopeless = self.stuck > 0 && self.stuck == self.flights.len();
+        while let Some((since, order)) = self.backlog.front() {
+            let late = now.since(*since) >= self.bounds.io_timeout_ns;
+            if !(late || (hopeless && !self.has_room(order))) {
+                return;
+            }
+            let Some((_, order)) = self.backlog.pop_front() else { return };
+            self.shared.counters.failed.add(1);
+            self.decline(order, if late { Status::TIMED_OUT } else { Status::RAIL_DOWN });
+        }
+    }
+
+    fn time_probes(&mut self, now: Nanos) {
         if self.cooling_until != Nanos(0) && now >= self.cooling_until {
             self.cooling_until = Nanos(0);
             self.offer_probe(now);
@@ -337,7 +370,8 @@ impl<L: Link> Port<L> {
     /// The probe was taken and nothing of it is here: its read was stopped before it was ordered.
     fn probe_is_lost(&self) -> bool {
         self.cooling_until == Nanos(0)
-            && self.flights.is_empty()
+            && self.flights.len() == self.stuck
+            && self.backlog.is_empty()
             && self.shared.state.get() == RailHealth::Cooling
     }
 
@@ -353,12 +387,23 @@ impl<L: Link> Port<L> {
         };
         let cooling =
             if self.cooling_until == Nanos(0) { Nanos::NEVER } else { self.cooling_until };
+        let waiting = self
+            .backlog
+            .front()
+            .map_or(Nanos::NEVER, |(since, _)| since.after(self.bounds.io_timeout_ns));
+        // A link that holds nothing of ours may still have completions that belong to nobody.
+        let link = if self.flights.is_empty() && self.backlog.is_empty() {
+            None
+        } else {
+            self.link.next_event()
+        };
         due(&self.posted, self.bounds.io_timeout_ns)
+            .min(waiting)
             .min(due(&self.cancelling, self.bounds.cancel_grace_ns))
             .min(due(&self.quiescing, self.bounds.quiet_bound_ns))
             .min(cooling)
             .min(if self.probe_is_lost() { self.probe_again_at } else { Nanos::NEVER })
-            .min(self.link.next_event().unwrap_or(Nanos::NEVER))
+            .min(link.unwrap_or(Nanos::NEVER))
     }
 
     /// One doorbell for everything queued.
@@ -457,10 +502,22 @@ impl<L: Link> Port<L> {
                     self.shared.counters.failed.add(1);
                 }
                 if flight.cause.is_ok() {
-                    self.note_fault(status, now);
+                    self.note_answer(status, now);
                 }
                 News::Failed { status }
             }
+        }
+    }
+
+    /// An answer of the peer, even a refusal, shows that the rail works.
+    fn note_answer(&mut self, status: Status, now: Nanos) {
+        if matches!(status.blame(), Blame::Peer | Blame::Data) {
+            self.faults = 0;
+            if self.shared.state.get() != RailHealth::Up {
+                self.come_back();
+            }
+        } else {
+            self.note_fault(status, now);
         }
     }
 
