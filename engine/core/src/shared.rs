@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use railring_dma::{Impounded, Loan, Part, Region, RegionId, Regions};
@@ -132,19 +132,22 @@ struct Yard {
 impl Impound {
     /// A read ended as stuck: its loan waits here for the parts that are still out.
     pub(crate) fn hold(&self, loan: Loan) {
+        // Nothing of it may be out at all: of a read of nothing, or of memory that was not needed.
+        let loan = match loan.settle() {
+            Ok(lease) => return drop(lease),
+            Err(loan) => loan,
+        };
         let mut yard = lock(&self.yard);
         let mut held = loan.impound();
         for part in std::mem::take(&mut yard.early) {
             match held.repay(part) {
-                Ok(Some(lease)) => {
-                    drop(lease);
-                    return;
-                }
-                Ok(None) => {}
+                Ok(lease) => drop(lease),
                 Err(part) => yard.early.push(part),
             }
         }
-        yard.held.push(held);
+        if held.bytes() > 0 {
+            yard.held.push(held);
+        }
     }
 
     /// A part came back long after its read ended. Its lease goes back to its pool when it is
@@ -181,7 +184,7 @@ impl Budget {
     /// Takes `amount`. One request is always let through when nothing else is in use, so that no
     /// limit can stop an engine for good.
     #[inline]
-    pub(crate) fn take(&self, amount: u64) -> bool {
+    fn take(&self, amount: u64) -> bool {
         if self.limit == u64::MAX {
             return true;
         }
@@ -193,7 +196,12 @@ impl Budget {
     }
 
     #[inline]
-    pub(crate) fn give_back(&self, amount: u64) {
+    fn is_bounded(&self) -> bool {
+        self.limit != u64::MAX
+    }
+
+    #[inline]
+    fn give_back(&self, amount: u64) {
         if self.limit != u64::MAX {
             self.used.fetch_sub(amount, Ordering::Relaxed);
         }
@@ -227,8 +235,10 @@ pub(crate) struct Shared {
     pub(crate) route: Box<[u16]>,
     pub(crate) staging: Box<[Staging]>,
     pub(crate) impound: Arc<Impound>,
-    pub(crate) pieces: Budget,
-    pub(crate) bytes: Budget,
+    pieces: Budget,
+    bytes: Budget,
+    /// Pollers with pieces that found a budget or a rail's staging memory used up, one bit each.
+    starving: AtomicU64,
     pub(crate) closing: AtomicBool,
     pub(crate) failed: AtomicBool,
     pub(crate) tokens: AtomicU64,
@@ -281,6 +291,7 @@ impl Shared {
             impound: parts.impound,
             pieces: Budget::new(pieces),
             bytes: Budget::new(limits.bytes_max),
+            starving: AtomicU64::new(0),
             closing: AtomicBool::new(false),
             failed: AtomicBool::new(false),
             tokens: AtomicU64::new(1),
@@ -292,6 +303,53 @@ impl Shared {
             objects: Mutex::new(Objects::default()),
             graveyard: Mutex::new(Vec::new()),
             buried: Condvar::new(),
+        }
+    }
+
+    /// Takes room for one piece from the engine's budgets.
+    #[inline]
+    pub(crate) fn take_room(&self, bytes: u64) -> bool {
+        if !self.pieces.take(1) {
+            return false;
+        }
+        let taken = self.bytes.take(bytes);
+        if !taken {
+            self.pieces.give_back(1);
+        }
+        taken
+    }
+
+    /// Gives the room of `pieces` pieces back, and wakes whoever waited for it.
+    #[inline]
+    pub(crate) fn give_back_room(&self, pieces: u32, bytes: u64) {
+        self.pieces.give_back(pieces.into());
+        self.bytes.give_back(bytes);
+        if self.pieces.is_bounded() || self.bytes.is_bounded() {
+            self.feed_starving();
+        }
+    }
+
+    /// A poller's piece found something used up that others hold too: it is woken when some of it
+    /// comes back. `true`: this is news, so some may have come back just before: look once more.
+    pub(crate) fn starve(&self, poller: u16) -> bool {
+        let bit = 1 << poller;
+        // The fence orders the bit before the second look; pairs with that in `feed_starving`.
+        let news = self.starving.fetch_or(bit, Ordering::Relaxed) & bit == 0;
+        fence(Ordering::SeqCst);
+        news
+    }
+
+    /// Something came back: whoever starves looks again.
+    pub(crate) fn feed_starving(&self) {
+        // Orders what came back before the look at the bits; pairs with the fence in `starve`.
+        fence(Ordering::SeqCst);
+        if self.starving.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let mut bits = self.starving.swap(0, Ordering::Relaxed);
+        while bits != 0 {
+            self.desks[bits.trailing_zeros() as usize].inbox.ring();
+            bits &= bits - 1;
         }
     }
 

@@ -188,6 +188,8 @@ pub(crate) struct Stripe {
     lead: Option<Part>,
     /// Wanted bytes that were never carved into pieces: the stripe failed first.
     rest: Option<Part>,
+    /// The same in the leases behind that one, for a scattered read.
+    more: Vec<Part>,
     /// Its end was told, or waits for those before it.
     ended: bool,
     /// It failed its checksum for good; its block table is fetched to say where.
@@ -210,6 +212,8 @@ enum PieceState {
     Staged,
     /// The rail has it.
     Ordered,
+    /// The rail has it and was told that it is not wanted any more.
+    CalledBack,
     /// Its bytes are there; the table they are checked against is not.
     AwaitsTable,
     /// Quiet; its part is kept until the stripe ends.
@@ -265,6 +269,14 @@ struct Seat {
     reads: Box<[u32]>,
     in_progress: u32,
     closed: bool,
+}
+
+impl Seat {
+    /// Whether the caller's end is gone, even if that was not acted on yet.
+    #[inline]
+    fn is_gone(&self) -> bool {
+        self.closed || self.end.is_closed()
+    }
 }
 
 #[derive(Debug)]
@@ -328,6 +340,8 @@ pub(crate) struct Home {
     tokens: HashMap<u64, List<TOKEN>>,
     hashing: List<HASHING>,
     hash: HashCursor,
+    /// A piece found something used up that other pollers hold, for the first time.
+    starved: bool,
     draining: List<DRAINING>,
     /// Bytes hashed since the turn began.
     pub(crate) hashed_bytes: u64,
@@ -410,6 +424,7 @@ impl Home {
             tokens: HashMap::with_capacity(config.reads_max as usize),
             hashing: List::default(),
             hash: HashCursor { state: Box::new(StreamingChecksum::new()), piece: NONE, at: 0 },
+            starved: false,
             draining: List::default(),
             hashed_bytes: 0,
             shared,
@@ -536,14 +551,26 @@ impl Home {
         }
     }
 
-    /// Fires the deadlines that have passed.
-    pub(crate) fn deadlines(&mut self, now: Nanos, courier: &mut impl Courier) {
+    /// Whether a piece began to starve in this turn.
+    pub(crate) fn has_starved(&mut self) -> bool {
+        std::mem::take(&mut self.starved)
+    }
+
+    /// Whether nobody will pop what this ring completes.
+    fn caller_is_gone(&self, ring: usize) -> bool {
+        self.seats[ring].as_ref().is_none_or(Seat::is_gone)
+    }
+
+    /// Fires the deadlines that have passed; says whether there were any.
+    pub(crate) fn deadlines(&mut self, now: Nanos, courier: &mut impl Courier) -> bool {
         let mut fired = std::mem::take(&mut self.fired);
         self.wheel.advance(&mut self.reads, now, |read| fired.push(read));
+        let any = !fired.is_empty();
         for read in fired.drain(..) {
             self.stop(read, Status::TIMED_OUT, now, courier);
         }
         self.fired = fired;
+        any
     }
 
     /// When a deadline may next fire.

@@ -62,7 +62,8 @@ impl Home {
         let plain = sqe.opcode() == Opcode::ReadRange
             && sqe.get_deadline_ns() == 0
             && attached.token.is_none()
-            && !permit.is_cancelled();
+            && !permit.is_cancelled()
+            && !self.caller_is_gone(ring);
         let (true, Memory::One(part)) = (plain, &attached.memory) else {
             return Err((permit, attached));
         };
@@ -97,7 +98,7 @@ impl Home {
                 Ok(())
             }
             Err(solo) => {
-                self.give_back_room(bytes);
+                self.shared.give_back_room(1, bytes);
                 let memory = Memory::One(part);
                 let permit = solo.permit.expect("put there above");
                 Err((permit, Attached { memory, token, pushed_at }))
@@ -172,19 +173,7 @@ impl Home {
             && feed.ordered < feed.ordered_max
             && (feed.ordered == 0
                 || feed.ordered_bytes.saturating_add(bytes) <= feed.ordered_bytes_max);
-        if !room || !self.shared.pieces.take(1) {
-            return None;
-        }
-        if !self.shared.bytes.take(bytes) {
-            self.shared.pieces.give_back(1);
-            return None;
-        }
-        Some(rail)
-    }
-
-    fn give_back_room(&self, bytes: u64) {
-        self.shared.pieces.give_back(1);
-        self.shared.bytes.give_back(bytes);
+        (room && self.shared.take_room(bytes)).then_some(rail)
     }
 
     #[inline]
@@ -247,7 +236,7 @@ impl Home {
         feed.ordered -= 1;
         feed.ordered_bytes -= bytes;
         self.loads[rail].outstanding_bytes -= bytes;
-        self.give_back_room(bytes);
+        self.shared.give_back_room(1, bytes);
         let counters = &self.shared.desks[usize::from(self.index)].counters;
         counters.stripes.add(1);
         counters.reads.add(1);
@@ -290,6 +279,13 @@ impl Home {
         };
         seat.reads[permit.read_id().slot as usize] = NONE;
         seat.in_progress -= 1;
+        if seat.is_gone() {
+            permit.abandon();
+            if let Some(part) = part {
+                self.shared.impound.repay(part);
+            }
+            return;
+        }
         seat.end.finish(permit, Cqe::new(&fields), Returned { part, lead_bytes: 0, list: None });
         self.mark_unpublished(solo.ring);
     }

@@ -106,7 +106,11 @@ impl Home {
         for victim in self.busy.iter().filter(|&rail| rail != thief) {
             let Some(slot) = self.feeds[victim].staged.back() else { continue };
             let piece = self.pieces.peek(slot);
-            if !piece.alternatives || !self.reach_of(piece).contains(thief) {
+            // Not back to where it failed: a rail that fails at once is always idle.
+            if !piece.alternatives
+                || piece.tried.contains(thief)
+                || !self.reach_of(piece).contains(thief)
+            {
                 continue;
             }
             let waiting = self.loads[victim].outstanding_bytes / self.loads[victim].rate.max(1);
@@ -152,16 +156,13 @@ impl Home {
         if !self.takes(rail, piece) {
             return false;
         }
-        if !self.shared.pieces.take(1) {
-            return false;
-        }
-        if !self.shared.bytes.take(bytes) {
-            self.shared.pieces.give_back(1);
+        if !self.shared.take_room(bytes) {
+            self.starved |= self.shared.starve(self.index);
             return false;
         }
         let Some(order) = self.order_of(slot, rail) else {
-            self.shared.pieces.give_back(1);
-            self.shared.bytes.give_back(bytes);
+            self.shared.give_back_room(1, bytes);
+            self.starved |= self.shared.starve(self.index);
             return false;
         };
         let feed = &mut self.feeds[rail];
@@ -255,7 +256,6 @@ impl Home {
         feed.ordered -= 1;
         feed.ordered_bytes -= bytes;
         self.loads[rail].outstanding_bytes -= bytes;
-        self.shared.pieces.give_back(1);
-        self.shared.bytes.give_back(bytes);
+        self.shared.give_back_room(1, bytes);
     }
 }

@@ -69,6 +69,8 @@ pub(crate) struct Poller<L> {
     local: Vec<Option<usize>>,
     life: Life,
     turns: u64,
+    /// What came last in a turn may let stages before it go on: the next turn is due at once.
+    restless: bool,
     /// The first rail to be reaped: rotates, so that no rail is always last.
     first_port: usize,
 }
@@ -128,8 +130,8 @@ impl<L: Link> Poller<L> {
             local[usize::from(port.rail)] = Some(at);
         }
         let bell = Arc::clone(&desk.bell);
-        let (life, turns, first_port) = (Life::Running, 0, 0);
-        Poller { index, shared, desk, bell, home, ports, local, life, turns, first_port }
+        let (life, turns, restless, first_port) = (Life::Running, 0, false, 0);
+        Poller { index, shared, desk, bell, home, ports, local, life, turns, restless, first_port }
     }
 
     /// Called on the poller's own thread before its first turn.
@@ -150,7 +152,8 @@ impl<L: Link> Poller<L> {
         worked |= self.home.admit(now, &mut post!(self, now));
         worked |= self.stage(now);
         self.commit(now);
-        self.timers(now);
+        self.restless = self.timers(now) | self.home.has_starved();
+        worked |= self.restless;
         self.home.publish();
         self.count(worked);
         if worked { Progress::Worked } else { Progress::Idle }
@@ -240,8 +243,10 @@ impl<L: Link> Poller<L> {
             while self.ports[at].hashed_bytes + self.home.hashed_bytes < HASH_BYTES_PER_TURN {
                 let Some(reaped) = self.ports[at].reaped.pop_front() else { break };
                 any = true;
-                if let Some((home, done)) = self.ports[at].settle(reaped, now) {
-                    self.tell(home, done, now);
+                match self.ports[at].settle(reaped, now) {
+                    Some((home, done)) => self.tell(home, done, now),
+                    // Impounded memory came back, perhaps somebody's staging.
+                    None => self.shared.feed_starving(),
                 }
             }
             any |= self.tell_news(at, now);
@@ -284,13 +289,15 @@ impl<L: Link> Poller<L> {
         }
     }
 
-    fn timers(&mut self, now: Nanos) {
-        self.home.deadlines(now, &mut post!(self, now));
+    /// Says whether anything was ended by them.
+    fn timers(&mut self, now: Nanos) -> bool {
+        let mut any = self.home.deadlines(now, &mut post!(self, now));
         for at in 0..self.ports.len() {
             self.ports[at].timers(now);
-            self.tell_news(at, now);
+            any |= self.tell_news(at, now);
             self.ports[at].commit(now);
         }
+        any
     }
 
     fn count(&mut self, worked: bool) {
@@ -307,7 +314,7 @@ impl<L: Link> Poller<L> {
     pub(crate) fn next_event(&self) -> Nanos {
         let pending =
             self.ports.iter().any(|port| !port.reaped.is_empty() || !port.news.is_empty());
-        if pending || self.home.has_work() || self.bell.any_ready() {
+        if pending || self.restless || self.home.has_work() || self.bell.any_ready() {
             return Nanos(0);
         }
         let timers = self.ports.iter().map(Port::next_timer);
