@@ -61,6 +61,7 @@ impl Home {
             if let Some(seat) = &mut self.seats[ring] {
                 seat.in_progress += 1;
             }
+            self.mark_unpublished(ring as u16); // Its place in the ring is free again.
             any = true;
             if let Err((permit, attached)) = self.begin_solo(ring, &sqe, permit, attached, courier)
             {
@@ -91,8 +92,9 @@ impl Home {
         now: Nanos,
         courier: &mut impl Courier,
     ) {
-        let cancelled =
-            permit.is_cancelled() || attached.token.as_ref().is_some_and(|t| t.is_cancelled());
+        let cancelled = permit.is_cancelled()
+            || attached.token.as_ref().is_some_and(|t| t.is_cancelled())
+            || self.caller_is_gone(ring);
         let mut read = self.read_of(ring, sqe, permit, attached);
         let slot = read.object;
         let known = self.objects.get(slot as usize).and_then(Option::as_ref);
@@ -381,6 +383,7 @@ impl Home {
                 0 | 1 => self.rules.whole_bytes_max(),
                 _ => read.piece_bytes,
             },
+            request_bytes_max: self.rules.request_bytes_max,
             staging_bytes: STAGED_BYTES.max(grain),
         };
         let gap = if stripe.at == stripe.from { stripe.lead_bytes } else { 0 };
@@ -551,6 +554,7 @@ impl Stripe {
             attempts: 0,
             rail: u8::MAX,
             rest: None,
+            more: Vec::new(),
             ended: false,
             diagnosing: false,
             links: Links::default(),

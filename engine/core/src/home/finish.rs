@@ -118,6 +118,7 @@ impl Home {
         let mut at = std::mem::replace(&mut stripe.head, NONE);
         (stripe.tail, stripe.base) = (NONE, NONE);
         let (lead, rest) = (stripe.lead.take(), stripe.rest.take());
+        let more = std::mem::take(&mut stripe.more);
         if let Some(lead) = lead {
             each(self, lead);
         }
@@ -128,8 +129,8 @@ impl Home {
                 each(self, part);
             }
         }
-        if let Some(rest) = rest {
-            each(self, rest);
+        for part in rest.into_iter().chain(more) {
+            each(self, part);
         }
     }
 
@@ -196,7 +197,7 @@ impl Home {
         read.extra_slots -= 1;
         let Some(permit) = &mut read.permit else { return };
         let Some(seat) = &mut self.seats[usize::from(ring)] else { return };
-        if seat.closed {
+        if seat.is_gone() {
             self.shared.impound.repay(part);
             return;
         }
@@ -249,7 +250,7 @@ impl Home {
         let ring = read.ring;
         let Some(permit) = &mut read.permit else { return };
         let Some(seat) = &mut self.seats[usize::from(ring)] else { return };
-        if seat.closed {
+        if seat.is_gone() {
             if let Some(part) = returned.part {
                 self.shared.impound.repay(part);
             }
@@ -283,12 +284,12 @@ impl Home {
         };
         seat.reads[read.id.slot as usize] = NONE;
         seat.in_progress -= 1;
-        if seat.closed {
+        if seat.is_gone() {
             permit.abandon();
             if let Some(part) = returned.part {
                 self.shared.impound.repay(part);
             }
-            if seat.in_progress == 0 {
+            if seat.closed && seat.in_progress == 0 {
                 self.unseat(usize::from(read.ring));
             }
             return;
@@ -355,9 +356,14 @@ impl Home {
         let read = self.reads.at(read_slot);
         let last = read.stripes_left == 1;
         if last {
+            let start = self.start_of(stripe_slot);
             self.retire(read_slot);
-            let part = self.reads.at(read_slot).retired.take();
-            self.emit(read_slot, fields, Returned { part, lead_bytes: 0, list: None });
+            let read = self.reads.at(read_slot);
+            let (part, memory_bytes) = (read.retired.take(), read.len);
+            // The last stripe to end need not be the last in memory.
+            let whole = part.as_ref().is_some_and(|part| part.len() as u64 == memory_bytes);
+            let lead_bytes = if whole { start } else { u64::MAX };
+            self.emit(read_slot, fields, Returned { part, lead_bytes, list: None });
             return;
         }
         let ring = usize::from(read.ring);
@@ -372,6 +378,14 @@ impl Home {
         }
         debug_assert!(self.seats[ring].is_some());
         self.retire(read_slot);
+    }
+
+    /// Where the wanted bytes of a stripe lie in its read's memory.
+    fn start_of(&self, stripe_slot: u32) -> u64 {
+        let stripe = self.stripes.peek(stripe_slot);
+        let read = self.reads.peek(stripe.read);
+        let stripe_bytes = self.object(read.object).inner.layout.stripe_bytes;
+        u64::from(stripe.index) * stripe_bytes + stripe.from - read.offset
     }
 
     /// Frees the ended stripes at the front of a quiet read, joining their memory.

@@ -48,6 +48,18 @@ impl Home {
     fn landed(&mut self, slot: u32, part: Part, hash: u64, now: Nanos, courier: &mut impl Courier) {
         let piece = self.pieces.peek(slot);
         let stripe = self.stripes.peek(piece.stripe);
+        if !stripe.status.is_ok() {
+            // Its stripe has failed meanwhile: the bytes are of no use, whatever they are.
+            let (kind, stripe_slot) = (piece.kind, piece.stripe);
+            self.take_back(slot, part);
+            if kind == PieceKind::Table {
+                self.end_table_fetch(stripe_slot);
+                self.end_if_complete(stripe_slot, now, courier);
+            } else {
+                self.settle(slot, now, courier);
+            }
+            return;
+        }
         match (piece.kind, stripe.verify) {
             (PieceKind::Table, _) => self.table_landed(slot, part, now, courier),
             (PieceKind::Direct, Verify::Whole(expected)) if self.is_whole(slot) => {

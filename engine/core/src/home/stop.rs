@@ -1,10 +1,11 @@
 //! Stopping: a stripe that failed for good, and reads that are cancelled, late, or whose ring is gone.
 //! Nothing ends before it is quiet.
 
+use railring_dma::Part;
 use railring_transport::Nanos;
 use sq_cq::{SqeFlags, Status};
 
-use super::{Courier, Home, NOT_PARKED, Piece, PieceKind, PieceState, Verify};
+use super::{Courier, Home, NOT_PARKED, Piece, PieceKind, PieceState, Stripe, Verify};
 use crate::memory::{Memory, PartList};
 use crate::plan::{CutRules, Landing, Way};
 use crate::schedule::RailMask;
@@ -30,6 +31,17 @@ fn fail_read(seat: &mut super::Seat, read: &super::Read, mut permit: sq_cq::Perm
     seat.end.finish(permit, cqe, crate::memory::Returned::default());
 }
 
+impl Stripe {
+    /// Keeps memory that no piece has. It goes back with the stripe, behind its pieces: each border
+    /// of leases has one CQ slot, so nothing may go ahead of what lies before it.
+    fn keep_rest(&mut self, part: Part) {
+        match self.rest {
+            None => self.rest = Some(part),
+            Some(_) => self.more.push(part),
+        }
+    }
+}
+
 /// A stripe that is read again is cut into at most about so many pieces.
 const RECUT_PIECES: u64 = 64;
 
@@ -47,10 +59,15 @@ impl Home {
         if stripe.ended {
             return;
         }
-        if stripe.status.is_ok() || status == Status::STUCK {
+        let first = stripe.status.is_ok();
+        if first || status == Status::STUCK {
             stripe.status = status;
         }
         let read_slot = stripe.read;
+        let read = self.reads.at(read_slot);
+        if first && read.first_error.is_ok() {
+            read.first_error = status;
+        }
         let id = self.stripes.id_of(stripe_slot);
         self.call_back(stripe_slot, courier);
         let read = self.reads.at(read_slot);
@@ -101,9 +118,11 @@ impl Home {
             }
             PieceState::Ordered => {
                 courier.cancel(usize::from(piece.rail), self.piece_id(slot));
+                // Once: a rail's inbox has room for one cancel of each of its pieces.
+                self.pieces.at(slot).state = PieceState::CalledBack;
                 false
             }
-            PieceState::AwaitsTable | PieceState::Landed => false,
+            PieceState::CalledBack | PieceState::AwaitsTable | PieceState::Landed => false,
         }
     }
 
@@ -117,14 +136,7 @@ impl Home {
             let Some(part) = read.memory.carve(left) else { break };
             read.carved_to += part.len() as u64;
             left -= part.len() as u64;
-            let stripe = self.stripes.at(stripe_slot);
-            match stripe.rest.take() {
-                None => stripe.rest = Some(part),
-                Some(before) => {
-                    stripe.rest = Some(part);
-                    self.send_ahead(read_slot, before);
-                }
-            }
+            self.stripes.at(stripe_slot).keep_rest(part);
         }
         let stripe = self.stripes.at(stripe_slot);
         stripe.at = stripe.to;
@@ -154,11 +166,17 @@ impl Home {
         let mut at = self.reads.peek(read_slot).active.front();
         while let Some(stripe_slot) = at {
             let next = self.stripes.peek(stripe_slot).links.next();
+            let next = (next != NONE).then(|| self.stripes.id_of(next));
             self.fail_stripe(stripe_slot, cause, now, courier);
-            if self.reads.get_mut(id).is_none() || next == NONE {
+            if self.reads.get_mut(id).is_none() {
                 return;
             }
-            at = Some(next);
+            // Of a quiet read, stripes that had ended and waited for this one are gone with it.
+            at = match next {
+                Some(next) if self.stripes.get_mut(next).is_some() => Some(next.slot),
+                Some(_) => self.reads.peek(read_slot).active.front(),
+                None => None,
+            };
         }
     }
 
@@ -259,8 +277,7 @@ impl Home {
     /// little of it as it can.
     pub(crate) fn fail_all(&mut self) {
         for feed in &mut self.feeds {
-            self.shared.pieces.give_back(feed.ordered.into());
-            self.shared.bytes.give_back(feed.ordered_bytes);
+            self.shared.give_back_room(feed.ordered, feed.ordered_bytes);
             (feed.ordered, feed.ordered_bytes) = (0, 0);
         }
         for solo in self.solos.taken() {
@@ -325,10 +342,7 @@ impl Home {
     /// Memory that found no piece stays with the stripe.
     fn keep_unread(&mut self, stripe_slot: u32, mut memory: Memory) {
         while let Some(part) = memory.carve(u64::MAX) {
-            let read_slot = self.stripes.peek(stripe_slot).read;
-            if let Some(before) = self.stripes.at(stripe_slot).rest.replace(part) {
-                self.send_ahead(read_slot, before);
-            }
+            self.stripes.at(stripe_slot).keep_rest(part);
         }
     }
 
@@ -353,6 +367,7 @@ impl Home {
                 .piece_bytes
                 .max(pieces)
                 .min(self.rules.request_bytes_max),
+            request_bytes_max: self.rules.request_bytes_max,
             staging_bytes: STAGED_BYTES.max(grain),
         };
         let origin = (address as u64).wrapping_sub(at);
