@@ -94,6 +94,8 @@ pub(crate) struct CutRules {
     pub(crate) length_align: u64,
     /// Longest direct piece; at least one grain is always allowed.
     pub(crate) piece_bytes: u64,
+    /// Longest request of any rail; at least a grain.
+    pub(crate) request_bytes_max: u64,
     /// Longest staged read; a multiple of the grain.
     pub(crate) staging_bytes: u64,
 }
@@ -123,7 +125,8 @@ impl CutRules {
             if end > at {
                 let limit = at + (self.piece_bytes & !mask).max(self.grain);
                 // A remainder shorter than a grain would be a piece of its own: take it along.
-                let want_to = if limit + self.grain > end { end } else { limit };
+                let whole = limit + self.grain > end && end - at <= self.request_bytes_max;
+                let want_to = if whole { end } else { limit.min(end) };
                 let bytes = want_to - at;
                 return PieceShape {
                     way: Way::Direct,
@@ -216,6 +219,7 @@ mod tests {
                 grain: CutRules::grain_of(block, alignment),
                 length_align: u64::from(align),
                 piece_bytes: piece_kib * 1024,
+                request_bytes_max: 1 << 20,
                 staging_bytes: 128 << 10,
             };
             let (x, y) = ((a * len as f64) as u64, (b * len as f64) as u64);
@@ -240,6 +244,7 @@ mod tests {
                         prop_assert_eq!((piece.read_from, piece.read_bytes),
                             (at, piece.want_to - at));
                         prop_assert!(piece.read_bytes < rules.piece_bytes + 2 * rules.grain);
+                        prop_assert!(piece.read_bytes <= rules.request_bytes_max);
                     }
                     Way::Staged => prop_assert!(
                         piece.read_bytes <= rules.staging_bytes.max(rules.grain)),
@@ -256,6 +261,7 @@ mod tests {
             grain: 4096,
             length_align: 4096,
             piece_bytes: 1 << 20,
+            request_bytes_max: 1 << 20,
             staging_bytes: 1 << 17,
         };
         let piece = rules.piece(0, 1 << 20, Landing::Aligned);
