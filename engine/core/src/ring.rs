@@ -13,9 +13,11 @@ use sq_cq::{CallerEnd, CallerWaker, CancelOutcome, Cqe, CqeFlags, ReadId, Status
 
 use crate::home::Attached;
 use crate::memory::{Memory, PartList, Returned};
+use crate::object::{Object, Opened};
 use crate::push::{self, PushError, Refused};
 use crate::read::{Destination, Read, Scatter};
 use crate::shared::Shared;
+use crate::slab::NONE;
 
 /// Who turns the pollers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,12 +66,22 @@ enum Loans {
     Many(Scatter),
 }
 
+struct Held {
+    _opened: Arc<Opened>,
+    reads: u32,
+}
+
 /// One end of a ring pair, of one caller. `Send`, not `Sync`: one thread at a time.
 ///
 /// Dropping it cancels its reads. Their memory goes back to its pool when it is quiet.
 pub struct Ring {
     end: CallerEnd<Attached, Returned>,
     open: Box<[Option<Loans>]>,
+    /// Objects that accepted reads are of, by slot of their handle: they stay open until the last of
+    /// their reads was popped, whatever becomes of the caller's handles.
+    objects: Vec<Option<Held>>,
+    /// The object of each accepted read, by slot of its handle.
+    object_of: Box<[u32]>,
     shared: Arc<Shared>,
     /// The region that the last lease was of: most are.
     region: Option<KnownRegion>,
@@ -146,7 +158,8 @@ impl Ring {
         driver: Driver,
     ) -> Self {
         let open = (0..end.cq_capacity()).map(|_| None).collect();
-        Ring { end, open, shared, region: None, batch_at: None, spin, driver }
+        let (objects, object_of) = (Vec::new(), vec![NONE; end.cq_capacity() as usize].into());
+        Ring { end, open, objects, object_of, shared, region: None, batch_at: None, spin, driver }
     }
 
     /// Accepts a read, or gives it back. Not visible to the engine before [`Ring::submit`].
@@ -167,6 +180,7 @@ impl Ring {
             Some(at) => at,
             None => *self.batch_at.insert(self.shared.clock.now()),
         };
+        let object = read.object;
         let token = read.token.take();
         let (memory, loans) = lend(read.into.take(), checked.bytes);
         let attached = Attached { memory, token, pushed_at };
@@ -177,6 +191,9 @@ impl Ring {
         match self.end.push(sqe, checked.slots, attached) {
             Ok(id) => {
                 self.open[id.slot as usize] = loans;
+                if let Some(object) = object {
+                    self.hold_object(id.slot, object);
+                }
                 Ok(id)
             }
             Err(refused) => {
@@ -184,6 +201,31 @@ impl Ring {
                 read.token = token;
                 read.into = take_back(loans, memory);
                 Err(Refused { why: refused.why.into(), read })
+            }
+        }
+    }
+
+    #[inline]
+    fn hold_object(&mut self, slot: u32, object: &Object) {
+        let at = object.handle().slot;
+        if self.objects.len() <= at as usize {
+            self.objects.resize_with(at as usize + 1, || None);
+        }
+        let held = self.objects[at as usize]
+            .get_or_insert_with(|| Held { _opened: Arc::clone(&object.opened), reads: 0 });
+        held.reads += 1;
+        self.object_of[slot as usize] = at;
+    }
+
+    /// The last CQE of a read was popped.
+    #[inline]
+    fn release_object(&mut self, slot: usize) {
+        let at = std::mem::replace(&mut self.object_of[slot], NONE);
+        let Some(entry) = self.objects.get_mut(at as usize) else { return };
+        if let Some(held) = entry {
+            held.reads -= 1;
+            if held.reads == 0 {
+                *entry = None;
             }
         }
     }
@@ -241,7 +283,12 @@ impl Ring {
             if cqe.flags().contains(CqeFlags::INTERNAL) {
                 continue;
             }
-            let back = if cqe.has_more() { None } else { self.settle(slot, list) };
+            let back = if cqe.has_more() {
+                None
+            } else {
+                self.release_object(slot);
+                self.settle(slot, list)
+            };
             return Some(Completion { cqe, receipt, lead_bytes, back });
         }
     }
@@ -293,8 +340,8 @@ impl Ring {
                 }
             },
         };
-        // Less is one that straddles leases; more is a quiet read's last, which brings its others.
-        returned.get(lead..).filter(|returned| returned.len() == stripe)
+        // Less than its bytes came with it if the stripe straddles leases.
+        returned.get(lead..)?.get(..stripe)
     }
 
     /// Asks for the read to end. It ends as `Cancelled`, or as it would have if it was first.
@@ -425,6 +472,8 @@ impl AsFd for Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
+        // What was pushed comes back by way of the engine only.
+        self.submit();
         while self.pop().is_some() {}
         for loans in &mut self.open {
             match loans.take() {
