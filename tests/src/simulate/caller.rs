@@ -101,7 +101,8 @@ impl Run {
                 return self.refused(caller, name, &why);
             }
         };
-        self.note(About::Read(name), What::Pushed, need as u64, caller as u64);
+        let how = terms.bits() << 1 | u64::from(scatter);
+        self.note(About::Read(name), What::Pushed, need as u64, how << 8 | caller as u64);
         self.mark_read(&wish, terms, scatter, deadline);
         for (start, len) in &memory.runs {
             self.log.lock().reads.push((*start, start + len, name));
@@ -273,10 +274,12 @@ impl Run {
         let (Some(ring), false) = (&mut caller.ring, caller.reads.is_empty()) else { return };
         let index = self.dice.below(caller.reads.len());
         let read = &mut caller.reads[index];
-        ring.cancel(read.id);
+        let told = ring.cancel(read.id);
         let name = read.name;
         read.cancelled_at = read.cancelled_at.min(self.now);
-        caller.submitted(self.now);
+        if told {
+            caller.submitted(self.now);
+        }
         self.marks.set("cancelled");
         self.note(About::Read(name), What::CancelSent, 0, 0);
         self.stir();

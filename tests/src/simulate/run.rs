@@ -22,6 +22,8 @@ use super::tracked::Tracked;
 const STEPS_MAX: u64 = 4_000_000;
 /// Turns in a row that find nothing to do though the engine says there is.
 const EMPTY_TURNS_MAX: u32 = 2_000;
+/// Time in which everything that can come back has come back.
+const SETTLE_NS: u64 = 5_000_000_000;
 /// Completions that one turn takes from a rail at most.
 const REAP_PER_TURN: u64 = 256;
 
@@ -314,13 +316,15 @@ impl Run {
 
     /// Turns all pollers until nothing will happen any more.
     pub(crate) fn settle(&mut self) -> Result<(), Wrong> {
+        // A rail that keeps a request for ever may flap for ever.
+        let end = self.now.after(SETTLE_NS);
         for _ in 0..STEPS_MAX {
             for poller in 0..self.scenario.poller_count() {
                 self.turn(poller)?;
             }
             if self.idle.iter().all(|idle| *idle) {
                 let next = self.engine.next_event();
-                if next == Nanos::NEVER {
+                if next == Nanos::NEVER || self.now >= end {
                     return Ok(());
                 }
                 let now = Nanos(next.0.max(self.now.0 + 1));

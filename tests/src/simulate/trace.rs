@@ -100,6 +100,12 @@ impl Trace {
     }
 }
 
+fn terms(bits: u64) -> String {
+    let names = ["scattered", "quiet", "allow partial", "fail fast", "skip verify"];
+    let on = names.iter().enumerate().filter(|(bit, _)| bits >> bit & 1 == 1);
+    on.map(|(_, name)| format!(", {name}")).collect()
+}
+
 impl Entry {
     fn line(&self) -> String {
         let (a, b) = (self.a, self.b);
@@ -109,7 +115,7 @@ impl Entry {
         };
         let wr = |b: u64| format!("wr {}.{}", b >> 32, b & 0xffff_ffff);
         match self.what {
-            What::Pushed => format!("pushed: {a} bytes, ring {b}"),
+            What::Pushed => format!("pushed: {a} bytes, ring {}{}", b & 0xff, terms(b >> 8)),
             What::Refused => "push refused".to_owned(),
             What::Submitted => format!("ring {a} submitted"),
             What::CancelSent => "cancel sent".to_owned(),

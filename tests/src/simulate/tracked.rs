@@ -29,6 +29,16 @@ pub(crate) struct Terms {
     pub(crate) skip_verify: bool,
 }
 
+impl Terms {
+    /// As numbers in a trace: verify off, fail fast, partial, quiet.
+    pub(crate) fn bits(self) -> u64 {
+        let Terms { quiet, partial, fail_fast, skip_verify } = self;
+        [skip_verify, fail_fast, partial, quiet.is_some()]
+            .into_iter()
+            .fold(0, |bits, on| bits << 1 | u64::from(on))
+    }
+}
+
 /// The caller's memory that a read was given.
 #[derive(Debug)]
 pub(crate) struct Memory {
