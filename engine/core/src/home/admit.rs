@@ -61,7 +61,6 @@ impl Home {
             if let Some(seat) = &mut self.seats[ring] {
                 seat.in_progress += 1;
             }
-            self.mark_unpublished(ring as u16); // Its place in the ring is free again.
             any = true;
             if let Err((permit, attached)) = self.begin_solo(ring, &sqe, permit, attached, courier)
             {
