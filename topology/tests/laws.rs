@@ -386,7 +386,7 @@ fn places(plan: &Plan) -> Vec<Place> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200,
+    #![proptest_config(ProptestConfig {
         // The seed that proptest prints is all there is to keep.
         failure_persistence: None, ..ProptestConfig::default() })]
 
