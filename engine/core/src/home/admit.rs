@@ -19,7 +19,7 @@ use crate::stats::RailHealth;
 const ADMIT_PER_RING: u32 = 64;
 /// A read over several rails is cut into about so many pieces per rail, so that a rail that
 /// finishes last is late by less than a hundredth of the read.
-const PIECES_PER_RAIL: u64 = 64;
+const PIECES_PER_RAIL: u64 = 128;
 const PIECE_BYTES_MIN: u64 = 64 << 10;
 
 /// What became of a read's planning.
@@ -194,8 +194,9 @@ impl Home {
         let read = self.reads.at(slot);
         let shared = rails > 1 && self.scheduler.policy() != Policy::Fixed;
         read.piece_bytes = if shared {
-            let fine = (read.len / (rails * PIECES_PER_RAIL)).next_power_of_two();
-            fine.clamp(PIECE_BYTES_MIN.min(limit), limit)
+            // Rounded down to a power of two, so that it is a multiple of every block size.
+            let fine = 1 << (read.len / (rails * PIECES_PER_RAIL)).max(1).ilog2();
+            u64::clamp(fine, PIECE_BYTES_MIN.min(limit), limit)
         } else {
             limit
         };
