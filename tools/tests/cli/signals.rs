@@ -1,0 +1,148 @@
+//! Signals and broken pipes: work that is stopped cleans up, and a reader that left is no failure.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::rig::{Place, Run, seed};
+
+fn signal(child: &Child, signal: Signal) {
+    let pid = Pid::from_child(child);
+    // It may have ended; then there is nobody to tell.
+    let _ = kill_process(pid, signal);
+}
+
+fn spawn(place: &Place, arguments: &[&str]) -> Child {
+    let mut command = place.command(arguments);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.spawn().expect("runs")
+}
+
+/// Ended by the signal, cleanly: status 1 and a word. False: it was done before.
+fn was_interrupted(child: Child) -> bool {
+    let run = Run::of(child.wait_with_output().expect("ends"));
+    if run.status == 0 {
+        return false;
+    }
+    run.bad(1, &["interrupted"]);
+    true
+}
+
+#[test]
+fn an_interrupted_put_leaves_nothing() {
+    let place = Place::new(2);
+    place.put("a/b", 10, &[]);
+    for sent in [Signal::INT, Signal::TERM, Signal::HUP] {
+        let mut child = spawn(&place, &["put", "-", "--key", "a/c", "--stripe", "64K"]);
+        let mut stdin = child.stdin.take().expect("piped");
+        stdin.write_all(&vec![1; 3 << 20]).expect("written");
+        // What is written is more than a pipe holds, so the put is under way; stdin stays open.
+        signal(&child, sent);
+        assert!(was_interrupted(child));
+        drop(stdin);
+    }
+    assert!(place.leftovers().is_empty(), "{:?}", place.leftovers());
+    assert_eq!(place.run(&["ls", "--json"]).good().json().len(), 1);
+    place.run(&["verify"]).good();
+}
+
+#[test]
+fn an_interrupted_put_of_a_file_leaves_nothing() {
+    let mut random = fastrand::Rng::with_seed(seed("an_interrupted_put_of_a_file"));
+    let place = Place::new(2);
+    place.put("a/b", 10, &[]);
+    let file = place.file("f", 20_000_000, 1);
+    let file = file.to_str().expect("UTF-8").to_owned();
+    let mut interrupted = 0;
+    for _ in 0..10 {
+        let child = spawn(&place, &["put", &file, "--key", "a/c", "--stripe", "64K"]);
+        std::thread::sleep(Duration::from_millis(15 + random.u64(..60)));
+        signal(&child, Signal::INT);
+        interrupted += usize::from(was_interrupted(child));
+        assert!(place.leftovers().is_empty(), "{:?}", place.leftovers());
+    }
+    println!("{interrupted} of 10 were interrupted");
+    place.run(&["verify"]).good();
+}
+
+#[test]
+fn the_second_signal_ends_it_at_once() {
+    let place = Place::new(1);
+    place.put("a/big", 3_000_000, &[]);
+    // Nobody reads its standard output, so it cannot look at the first one.
+    let mut child = spawn(&place, &["get", "a/big", "-o", "-"]);
+    std::thread::sleep(Duration::from_millis(200));
+    signal(&child, Signal::INT);
+    std::thread::sleep(Duration::from_millis(200));
+    signal(&child, Signal::INT);
+    let status = child.wait().expect("ends");
+    let by = std::os::unix::process::ExitStatusExt::signal(&status);
+    assert_eq!(by, Some(Signal::INT.as_raw()), "{status}");
+}
+
+#[test]
+fn an_interrupted_get_leaves_no_half_file() {
+    let mut random = fastrand::Rng::with_seed(seed("an_interrupted_get"));
+    let place = Place::new(2);
+    place.put("a/big", 40_000_000, &["--stripe", "256K"]);
+    fs::create_dir(place.path("out")).expect("made");
+    fs::write(place.path("out/file"), "old").expect("written");
+    let mut interrupted = 0;
+    for _ in 0..10 {
+        let child = spawn(&place, &["get", "a/big", "-o", "out/file"]);
+        std::thread::sleep(Duration::from_millis(10 + random.u64(..60)));
+        signal(&child, Signal::INT);
+        let was = was_interrupted(child);
+        let names: Vec<_> = fs::read_dir(place.path("out")).expect("there").flatten().collect();
+        assert_eq!(names.len(), 1, "{names:?}");
+        let len = fs::metadata(place.path("out/file")).expect("there").len();
+        assert_eq!(len, if was { 3 } else { 40_000_000 });
+        fs::write(place.path("out/file"), "old").expect("written");
+        interrupted += usize::from(was);
+    }
+    println!("{interrupted} of 10 were interrupted");
+}
+
+#[test]
+fn an_interrupted_verify_says_so() {
+    let place = Place::new(2);
+    place.put("a/big", 40_000_000, &["--stripe", "64K"]);
+    for after in [10, 20, 30, 40, 60] {
+        let child = spawn(&place, &["verify"]);
+        std::thread::sleep(Duration::from_millis(after));
+        signal(&child, Signal::INT);
+        was_interrupted(child);
+    }
+    place.run(&["verify"]).good();
+}
+
+#[test]
+fn a_reader_that_leaves_is_no_failure() {
+    let place = Place::new(2);
+    place.put("a/big", 5_000_000, &[]);
+    let mut child = spawn(&place, &["get", "a/big", "-o", "-"]);
+    let mut stdout = child.stdout.take().expect("piped");
+    let mut first = [0; 10];
+    stdout.read_exact(&mut first).expect("read");
+    drop(stdout);
+    let run = Run::of(child.wait_with_output().expect("ends")).good();
+    assert_eq!(run.err, "");
+    for arguments in [&["ls"][..], &["ls", "--json"], &["stat", "a/big"], &["verify"]] {
+        let mut child = spawn(&place, arguments);
+        drop(child.stdout.take());
+        let run = Run::of(child.wait_with_output().expect("ends")).good();
+        assert_eq!(run.err, "", "{arguments:?}");
+    }
+}
+
+#[test]
+fn closed_standard_error_is_no_panic() {
+    let place = Place::new(1);
+    place.put("a/b", 10, &[]);
+    let mut child = spawn(&place, &["get", "a/none"]);
+    drop(child.stderr.take());
+    Run::of(child.wait_with_output().expect("ends")).bad(1, &[]);
+}
