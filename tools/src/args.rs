@@ -16,7 +16,7 @@ cleans up, twice ends at once.";
 
 /// Store large objects as stripes over several disks, and read them back over all of them at once.
 #[derive(Debug, Parser)]
-#[command(name = "railring", version, about, after_help = AFTER, max_term_width = 100)]
+#[command(name = "railring", version, after_help = AFTER, max_term_width = 100)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,

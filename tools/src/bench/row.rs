@@ -121,6 +121,14 @@ impl Row {
         Row::new(row, unit, against, target, &Pairs::default()).note(reason)
     }
 
+    /// Our figure stands for itself: a ratio to the other one would say nothing. `ours`, if given,
+    /// is better than the median of the pairs.
+    pub(crate) fn alone(self, target: Target, pairs: &Pairs, ours: Option<f64>) -> Self {
+        let ours = ours.or(self.ours);
+        let meets = target.is_met(ours, None);
+        Row { ours, ratio: None, spread: spread(&pairs.ours), meets, ..self }
+    }
+
     pub(crate) fn note(self, note: impl Into<String>) -> Self {
         Row { note: Some(note.into()), ..self }
     }
