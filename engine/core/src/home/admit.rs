@@ -350,6 +350,11 @@ impl Home {
             self.reads.at(slot).cutting = NONE;
         }
         self.stage_piece(id.slot, rail);
+        if self.shared.rails[rail].state.get() != RailHealth::Up {
+            // A probe goes at once: the read's next stripe may find no rail and stop the read, which
+            // must not take back what would have shown that this rail works again.
+            self.order(id.slot, rail, courier);
+        }
         Planned::All
     }
 

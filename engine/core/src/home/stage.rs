@@ -150,7 +150,7 @@ impl Home {
 
     /// Orders the staged piece `slot` from `rail`. `false`: no room now, it stays staged.
     #[inline]
-    fn order(&mut self, slot: u32, rail: usize, courier: &mut impl Courier) -> bool {
+    pub(super) fn order(&mut self, slot: u32, rail: usize, courier: &mut impl Courier) -> bool {
         let piece = self.pieces.peek(slot);
         let bytes = piece.shape.read_bytes;
         if !self.takes(rail, piece) {
