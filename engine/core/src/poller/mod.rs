@@ -324,7 +324,8 @@ impl<L: Link> Poller<L> {
     /// Sleeps until something happens. Returns at once if something has.
     pub(crate) fn park(&mut self, now: Nanos, at_most: Option<std::time::Duration>) {
         self.bell.prepare_sleep();
-        if self.next_event() <= now || !self.arm_links() {
+        // Another poller's end can be what this one waits for, and it rang before the line above.
+        if self.next_event() <= now || self.may_end() || !self.arm_links() {
             self.bell.cancel_sleep();
             return;
         }
@@ -368,6 +369,11 @@ impl<L: Link> Poller<L> {
             self.shared.idle_homes.fetch_add(1, Ordering::AcqRel);
             self.shared.desks.iter().for_each(|desk| desk.bell.wake());
         }
+        self.may_end()
+    }
+
+    /// Whether no poller has reads left and nothing is in flight here.
+    fn may_end(&self) -> bool {
         self.life == Life::Draining
             && self.shared.idle_homes.load(Ordering::Acquire) >= self.shared.desks.len()
             && self.ports.iter().all(Port::is_idle)
@@ -379,6 +385,7 @@ impl<L: Link> Poller<L> {
         self.shared.failed.store(true, Ordering::Release);
         if self.life != Life::Draining {
             self.shared.idle_homes.fetch_add(1, Ordering::AcqRel);
+            self.shared.desks.iter().for_each(|desk| desk.bell.wake());
         }
         self.home.fail_all();
     }
