@@ -149,7 +149,7 @@ impl Home {
             return;
         };
         let (part, bytes) = match piece.kind {
-            PieceKind::Direct if stripe.diagnosing => (&piece.part, stripe.to),
+            _ if stripe.diagnosing => (&piece.part, stripe.to),
             PieceKind::Direct => (&piece.part, piece.shape.read_bytes),
             _ => (&piece.landed, piece.shape.bytes_min),
         };
