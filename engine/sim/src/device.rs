@@ -335,7 +335,13 @@ impl Device {
             Event::Lands(wr) if self.is_flying(wr) => self.land(wr),
             Event::Ends(wr, outcome) if self.is_flying(wr) => self.end(wr, outcome),
             Event::Returns(wr) if self.is_flying(wr) => self.let_go(wr),
-            Event::Ghost(wr) => self.haunt(FaultKind::DuplicateCompletion, wr),
+            Event::Ghost(wr) => {
+                // A repetition never comes before what it repeats.
+                if self.held.is_some_and(|held| held.completion.wr == wr) {
+                    self.release_held();
+                }
+                self.haunt(FaultKind::DuplicateCompletion, wr);
+            }
             Event::Teardown => self.tear_down(),
             // Of a request that came back since.
             Event::TailLands(_) | Event::Lands(_) | Event::Ends(..) | Event::Returns(_) => {}
