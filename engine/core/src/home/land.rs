@@ -396,12 +396,15 @@ impl Home {
         self.coalesce(stripe_slot);
     }
 
-    /// A piece did not become quiet: its memory is impounded, its read ends as stuck.
-    fn stuck(&mut self, slot: u32, _cause: Status, now: Nanos, courier: &mut impl Courier) {
+    /// A piece did not become quiet. If it has the caller's memory, that is impounded and the read
+    /// ends as stuck; if it has staging memory, only that is in doubt, and the piece is tried again.
+    fn stuck(&mut self, slot: u32, cause: Status, now: Nanos, courier: &mut impl Courier) {
         let piece = self.pieces.at(slot);
         let stripe = piece.stripe;
         if let Some(loan) = piece.loan.take() {
             self.shared.impound.hold(loan);
+            self.failed(slot, cause, now, courier);
+            return;
         }
         let read = self.stripes.peek(stripe).read;
         self.reads.at(read).first_error = Status::STUCK;
