@@ -274,7 +274,12 @@ fn check_stripe(
     let single = !read.scattered;
     match bytes {
         Some(bytes) if bytes == source || (proof == Proof::None && rules.may_lie) => Ok(()),
-        Some(_) => Err(format!("stripe {stripe} is ok and its bytes are not")),
+        Some(bytes) => {
+            let differs = (0..bytes.len()).filter(|at| bytes[*at] != source[*at]);
+            let (first, count) = (differs.clone().next(), differs.count());
+            let what = format!("{count} bytes differ, the first is {first:?} of {}", cut.len);
+            Err(format!("stripe {stripe} is ok and its bytes are not: {what}"))
+        }
         // The last CQE of a read whose memory is impounded has nothing to show.
         None if read.seen.contains(&Some(Status::STUCK)) && cqe.ended().is_some() => Ok(()),
         None if single && read.terms.quiet.is_none() => {

@@ -55,14 +55,13 @@ impl Default for Ceilings {
 }
 
 impl Log {
-    fn read_at(&self, address: usize) -> About {
-        let mine = |(start, end, _): &&(usize, usize, u64)| (*start..*end).contains(&address);
-        self.reads.iter().find(mine).map_or(About::Run, |(_, _, read)| About::Read(*read))
-    }
-
-    fn note(&mut self, rail: usize, what: What, wr: WrId, address: usize) {
-        let about = self.read_at(address);
-        self.trace.note(about, what, rail as u64, wr.to_bits());
+    fn note(&mut self, rail: usize, what: What, wr: WrId, (from, to): (usize, usize)) {
+        let mine = |(start, end, _): &&(usize, usize, u64)| (*start..*end).contains(&from);
+        let (about, bytes) = match self.reads.iter().find(mine) {
+            Some((start, _, read)) => (About::Read(*read), (from - start, to - start)),
+            None => (About::Run, (0, to - from)),
+        };
+        self.trace.note_transfer(about, what, (rail as u64, wr.to_bits()), bytes);
     }
 
     fn take(&mut self, rail: usize, wr: WrId, start: usize, end: usize) {
@@ -114,13 +113,14 @@ impl Log {
         if completion.outcome == Outcome::Flushed {
             holding.flushed += 1;
         }
-        self.note(rail, What::Reaped, wr, completion.part.address().as_ptr() as usize);
+        let start = completion.part.address().as_ptr() as usize;
+        self.note(rail, What::Reaped, wr, (start, start + completion.part.len()));
     }
 
     fn ask(&mut self, rail: usize, what: What, wr: WrId) {
         let out = self.rails[rail].out.iter().find(|(out, _, _)| *out == wr);
-        let address = out.map_or(0, |(_, start, _)| *start);
-        self.note(rail, what, wr, address);
+        let bytes = out.map_or((0, 0), |(_, start, end)| (*start, *end));
+        self.note(rail, what, wr, bytes);
     }
 
     /// Whether some device still holds memory between these addresses.
@@ -170,9 +170,9 @@ impl Link for LoggedLink {
         let mut log = self.log.lock();
         if result.is_ok() {
             log.take(self.rail, wr, start, end);
-            log.note(self.rail, What::Queued, wr, start);
+            log.note(self.rail, What::Queued, wr, (start, end));
         } else {
-            log.note(self.rail, What::Refusal, wr, start);
+            log.note(self.rail, What::Refusal, wr, (start, end));
         }
         result
     }

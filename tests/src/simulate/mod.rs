@@ -59,6 +59,8 @@ pub struct Outcome {
     pub stripes: u64,
     /// Which faults struck, how often.
     pub fired: FiredFaults,
+    /// Writes into memory that had been given back, by devices that lie.
+    pub late_writes: u64,
     /// Why the run is no good, if it is not.
     pub failure: Option<Failure>,
     /// How many rails, pollers, rings and copies there were.
@@ -117,6 +119,7 @@ pub fn simulate_scenario(scenario: Scenario) -> Outcome {
         reads: 0,
         stripes: 0,
         fired: FiredFaults::default(),
+        late_writes: 0,
         failure: None,
         sizes: Sizes {
             rails: scenario.rails.len(),
@@ -151,7 +154,9 @@ fn run(scenario: Scenario, log: SharedLog, outcome: &mut Outcome) -> Result<(), 
     (outcome.turns, outcome.reads, outcome.stripes) = (run.turns, run.pushed, run.stripes);
     outcome.marks = run.marks;
     for control in &run.controls {
-        outcome.fired.add(&control.stats().fired);
+        let stats = control.stats();
+        outcome.fired.add(&stats.fired);
+        outcome.late_writes += stats.late_writes;
     }
     if result.is_err() {
         // Half-way through, there is nothing to be put in order.

@@ -45,6 +45,8 @@ struct Entry {
     what: What,
     a: u64,
     b: u64,
+    /// First and last byte of a transfer, in the read's memory.
+    bytes: (usize, usize),
 }
 
 /// The record of a run.
@@ -76,7 +78,21 @@ impl Trace {
         for word in [self.now.0, read, what as u64, a, b] {
             self.hash = mix(self.hash, word);
         }
-        self.entries.push(Entry { at: self.now, about, what, a, b });
+        self.entries.push(Entry { at: self.now, about, what, a, b, bytes: (0, 0) });
+    }
+
+    /// A transfer of bytes `from..to` of a read's memory.
+    pub(crate) fn note_transfer(
+        &mut self,
+        about: About,
+        what: What,
+        (rail, wr): (u64, u64),
+        bytes: (usize, usize),
+    ) {
+        self.note(about, what, rail, wr);
+        if let Some(entry) = self.entries.last_mut() {
+            entry.bytes = bytes;
+        }
     }
 
     pub(crate) fn hash(&self) -> u64 {
@@ -113,7 +129,12 @@ impl Entry {
             let raw = i32::from_ne_bytes((raw as u32).to_ne_bytes());
             sq_cq::Status::from_raw(raw).to_string()
         };
-        let wr = |b: u64| format!("wr {}.{}", b >> 32, b & 0xffff_ffff);
+        let (from, to) = self.bytes;
+        // A work request by slot and generation, as `WrId::to_bits` has them.
+        let wr = |b: u64| {
+            let wr = railring_transport::WrId::from_bits(b);
+            format!("wr {}.{} (bytes {from}..{to})", wr.slot, wr.generation)
+        };
         match self.what {
             What::Pushed => format!("pushed: {a} bytes, ring {}{}", b & 0xff, terms(b >> 8)),
             What::Refused => "push refused".to_owned(),

@@ -1,0 +1,26 @@
+//! Bugs that simulation found, each with the seed that found it: they stay found.
+
+use railring_tests::simulate::simulate;
+
+/// What was wrong, and the run that showed it.
+const FOUND: &[(u64, &str)] = &[
+    (0, "stopping a quiet read followed a stripe that had been freed with the one before it"),
+    (3, "reads pushed and not submitted took their memory along when their ring was dropped"),
+    (5, "a read pushed before its object was closed ended as invalid"),
+    (9, "two pollers together had more pieces on a rail than its limit"),
+    (10, "a completion that belongs to nobody kept an idle poller awake for ever"),
+    (14, "the last CQE of a quiet read showed the end of its memory as its stripe"),
+    (16, "a read ended with an error that came after its first and that no stripe had"),
+    (36, "two pollers together had more bytes on a rail than its limit"),
+    (224, "memory that no piece had used up the CQ slot of memory before it: a lease was lost"),
+    (1227, "the bad block of a stripe was looked for in staging memory that was free again"),
+    (1702, "a cancel showed new reads to a poller that did not know of the CQ slots they may use"),
+];
+
+#[test]
+fn what_was_found_stays_found() {
+    for (seed, story) in FOUND {
+        let outcome = simulate(*seed);
+        assert!(outcome.failure.is_none(), "{story}:\n{outcome}");
+    }
+}
