@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow};
 use railring::Store;
 use railring::store::{OpenError, OpenMode, OpenOptions, StoreWarning};
 use rustix::fs::{FlockOperation, flock};
@@ -14,7 +14,11 @@ use crate::output::note;
 /// Opens a store that is only read.
 pub(crate) fn open_to_read(args: &ReadStoreArgs) -> Result<Store> {
     let mode = if args.degraded { OpenMode::Degraded } else { OpenMode::ReadOnly };
-    let store = Store::open(&args.store.directories, OpenOptions::new(mode))?;
+    let opened = Store::open(&args.store.directories, OpenOptions::new(mode));
+    let store = opened.map_err(|error| match error {
+        OpenError::DirectoryLost { .. } => anyhow!("{error}: --degraded"),
+        error => error.into(),
+    })?;
     pass_on(store.warnings());
     Ok(store)
 }

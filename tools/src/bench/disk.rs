@@ -21,6 +21,7 @@ pub(super) const STRIPE_BYTES: u64 = 1 << 20;
 pub(super) const BLOCK_BYTES: u32 = 4096;
 /// How often the clock is looked at.
 const LOOK_EVERY: usize = 64;
+const SPIN: Duration = Duration::from_micros(50);
 
 /// A store of one directory with one object of random bytes; removed when it is dropped.
 #[derive(Debug)]
@@ -77,6 +78,8 @@ pub(super) enum Verify {
 pub(super) enum Between {
     /// Looks again.
     Spin,
+    /// Looks again for 50 us, as pollers do by default, then sleeps.
+    Adaptive,
     /// Sleeps until something has.
     Sleep,
 }
@@ -186,11 +189,16 @@ impl Disk {
 
     /// One turn, and what came of it; returns how many reads ended.
     fn turn(&mut self) -> Result<usize> {
-        match self.between {
-            Between::Spin => drop(self.engine.turn()),
-            Between::Sleep => {
-                self.engine.wait(&mut self.ring, 1, Duration::from_secs(1))?;
+        let sleeps = match self.between {
+            Between::Spin => {
+                self.engine.turn();
+                false
             }
+            Between::Adaptive => !self.spin(),
+            Between::Sleep => true,
+        };
+        if sleeps {
+            self.engine.wait(&mut self.ring, 1, Duration::from_secs(1))?;
         }
         let before = self.free.len();
         while let Some(completion) = self.ring.pop() {
@@ -200,6 +208,20 @@ impl Disk {
             self.free.extend(completion.into_lease());
         }
         Ok(self.free.len() - before)
+    }
+
+    /// Turns until something has come, for 50 us at most; whether it has.
+    fn spin(&mut self) -> bool {
+        let begun = Instant::now();
+        loop {
+            self.engine.turn();
+            if self.ring.ready() > 0 {
+                return true;
+            }
+            if begun.elapsed() > SPIN {
+                return false;
+            }
+        }
     }
 
     /// Turns until `free` leases are back.

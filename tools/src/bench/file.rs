@@ -22,7 +22,7 @@ const SMALL: How = How {
     read_bytes: 4096,
     order: Order::Random,
     verify: Verify::On,
-    between: Between::Sleep,
+    between: Between::Adaptive,
 };
 const LARGE: How = How {
     depth: 16,
