@@ -278,7 +278,8 @@ fn a_disk_that_fails_is_survived_with_copies_and_cools_down() {
     // The first disk comes back after a probe, not because time passed.
     while bench.read(|read| read).iter().any(|completion| !completion.status().is_ok()) {
         let rails = bench.engine.rail_stats();
-        assert!(start.elapsed() < PATIENCE, "the good disk never came back: {} {}", rails[0], rails[1]);
+        let states = format!("{} {}", rails[0], rails[1]);
+        assert!(start.elapsed() < PATIENCE, "the good disk never came back: {states}");
     }
 }
 
