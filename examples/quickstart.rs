@@ -1,5 +1,5 @@
-//! Quickstart: put a real file into a store over two directories, read it back in batches through the
-//! rings, and look at the result of each stripe.
+//! Quickstart: put a real file into a store over two directories, read it back in batches through
+//! the rings, and look at the result of each stripe.
 //!
 //! `cargo run --release -p railring-examples --example quickstart [FILE]`
 

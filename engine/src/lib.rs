@@ -1,8 +1,9 @@
 //! Reads striped objects over several I/O paths at once, through an io_uring-style pair of rings.
 //!
-//! A caller pushes [`Read`]s into a [`Ring`] it owns. Each is cut into pieces that go over all *rails*
-//! (one per disk or port) at once; every finished stripe is verified and becomes one completion,
-//! published only when nothing can write its bytes any more. Nothing on this path allocates or locks.
+//! A caller pushes [`Read`]s into a [`Ring`] it owns. Each is cut into pieces that go over all
+//! *rails* (one per disk or port) at once; every finished stripe is verified and becomes one
+//! completion, published only when nothing can write its bytes any more. Nothing on this path
+//! allocates or locks.
 //!
 //! ```
 //! use std::ops::ControlFlow;

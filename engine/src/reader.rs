@@ -44,8 +44,8 @@ impl Default for ReaderConfig {
     }
 }
 
-/// Reads asynchronously. `Send + Sync + Clone`: clones share the ring and its thread, which end with
-/// the last clone and the last future.
+/// Reads asynchronously. `Send + Sync + Clone`: clones share the ring and its thread, which end
+/// with the last clone and the last future.
 #[derive(Clone, Debug)]
 pub struct Reader {
     handle: Arc<Handle>,

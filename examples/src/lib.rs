@@ -18,8 +18,8 @@ pub struct Demo {
     _home: TempDir,
 }
 
-/// Puts the file that the first argument names, or else the running program itself, into a new store
-/// over two directories, in stripes of 256 KiB, and opens it.
+/// Puts the file that the first argument names, or else the running program itself, into a new
+/// store over two directories, in stripes of 256 KiB, and opens it.
 ///
 /// # Errors
 /// The file cannot be read, or there is no room for it.

@@ -16,8 +16,8 @@ const LOOKS_PER_CLOCK: u32 = 32;
 /// The caller's end of a ring pair. It belongs to one thread at a time: `Send`, not `Sync`, and
 /// not `Clone`.
 ///
-/// Dropping it publishes nothing more; what was pushed and not submitted is dropped with it, and the
-/// poller learns that the ring is closed.
+/// Dropping it publishes nothing more; what was pushed and not submitted is dropped with it, and
+/// the poller learns that the ring is closed.
 pub struct CallerEnd<A, B> {
     pub(crate) sq: Producer<Sqe, A>,
     pub(crate) cq: Consumer<Cqe, B>,
@@ -50,7 +50,8 @@ impl CallerWaker {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum PushError {
-    /// No room now: pop completions, or submit and let the poller take submissions; then push again.
+    /// No room now: pop completions, or submit and let the poller take submissions; then push
+    /// again.
     #[error("the ring is full: pop completions and push again")]
     Full,
     /// The read needs more completion slots than this ring has: it would never fit.

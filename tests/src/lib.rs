@@ -1,4 +1,5 @@
-//! What the tests share: objects with known bytes, and engines over simulated rails in virtual time.
+//! What the tests share: objects with known bytes, and engines over simulated rails in virtual
+//! time.
 
 pub mod hold;
 pub mod objects;

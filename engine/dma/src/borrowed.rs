@@ -1,7 +1,8 @@
-//! A borrowed slice as a region, for as long as a call lasts: foreign memory without a promise to keep.
+//! A borrowed slice as a region, for as long as a call lasts: foreign memory without a promise to
+//! keep.
 //!
-//! Unsafe here rests on this: the call that borrows the slice does not end, neither by returning nor
-//! by unwinding, before the region's last owner is gone.
+//! Unsafe here rests on this: the call that borrows the slice does not end, neither by returning
+//! nor by unwinding, before the region's last owner is gone.
 
 use std::ptr::NonNull;
 use std::time::Duration;
@@ -30,11 +31,11 @@ impl Drop for UntilQuiet {
 }
 
 impl Regions {
-    /// Runs `body` with `memory` as a region. Safe, unlike [`Regions::foreign`], because it does not
-    /// come back before everything that owns some of the bytes is gone: a lease, a loan, a part that
-    /// a device may still write, another handle of the region. Whoever leaks one of them, or puts
-    /// one into `R`, waits here for ever, also while unwinding: the borrow is the only thing that
-    /// keeps others from the bytes.
+    /// Runs `body` with `memory` as a region. Safe, unlike [`Regions::foreign`], because it does
+    /// not come back before everything that owns some of the bytes is gone: a lease, a loan, a part
+    /// that a device may still write, another handle of the region. Whoever leaks one of them, or
+    /// puts one into `R`, waits here for ever, also while unwinding: the borrow is the only thing
+    /// that keeps others from the bytes.
     ///
     /// # Errors
     /// As [`Regions::foreign`]; `body` was not run.

@@ -3,8 +3,8 @@
 //! `read_into` needs engine memory for the whole range, since its last act is one copy of verified
 //! bytes. Verifying in a first pass and copying in a second would need less, but the second pass
 //! would read again what could have changed or failed in between, at twice the I/O. So the range is
-//! bounded by the reader's memory, and a larger one is refused by name; `read_into_direct` has no such
-//! bound and no such promise.
+//! bounded by the reader's memory, and a larger one is refused by name; `read_into_direct` has no
+//! such bound and no such promise.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -162,8 +162,8 @@ impl BlockingReader {
     /// the call with rails that need that.
     ///
     /// Comes back when nothing can write the slice any more, *whenever that is*: a read that ended
-    /// as stuck keeps its caller until the kernel lets go of the memory, since nothing else would be
-    /// sound. Use [`BlockingReader::read_into`] where a caller must come back in time.
+    /// as stuck keeps its caller until the kernel lets go of the memory, since nothing else would
+    /// be sound. Use [`BlockingReader::read_into`] where a caller must come back in time.
     ///
     /// # Errors
     /// One variant per kind; the slice's bytes are then unspecified.
@@ -221,8 +221,8 @@ impl BlockingReader {
         timeout.map_or(Nanos::NEVER, |timeout| self.ring.now().after(nanoseconds(timeout)))
     }
 
-    /// Reads the whole range into `buffer`, whose parts are in `back` afterwards. When it comes back,
-    /// no read of the ring is under way.
+    /// Reads the whole range into `buffer`, whose parts are in `back` afterwards. When it comes
+    /// back, no read of the ring is under way.
     fn transfer(
         &mut self,
         drive: &mut impl Drive,

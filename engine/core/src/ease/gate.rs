@@ -18,8 +18,8 @@ pub struct PublishGate {
 }
 
 impl PublishGate {
-    /// A gate for one read. `token` stops its transfers once the gate is cancelled; take a fresh one
-    /// from the engine.
+    /// A gate for one read. `token` stops its transfers once the gate is cancelled; take a fresh
+    /// one from the engine.
     #[must_use]
     pub fn new(token: CancelToken) -> Self {
         PublishGate { state: AtomicU8::new(OPEN), token }

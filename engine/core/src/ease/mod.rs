@@ -1,4 +1,5 @@
-//! Conveniences on top of the ring, for callers that would rather block than keep a loop of their own.
+//! Conveniences on top of the ring, for callers that would rather block than keep a loop of their
+//! own.
 //!
 //! Everything here uses the ring as any caller does; nothing of the engine knows of it.
 

@@ -93,8 +93,9 @@ impl StripeFailure {
     }
 }
 
-/// Why a blocking read failed. The memory of [`read_into`](crate::BlockingReader::read_into) is as it
-/// was before; that of [`read_into_direct`](crate::BlockingReader::read_into_direct) is unspecified.
+/// Why a blocking read failed. The memory of [`read_into`](crate::BlockingReader::read_into) is as
+/// it was before; that of [`read_into_direct`](crate::BlockingReader::read_into_direct) is
+/// unspecified.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadIntoError {
