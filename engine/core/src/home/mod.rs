@@ -7,6 +7,7 @@
 mod admit;
 mod finish;
 mod land;
+mod make;
 mod solo;
 mod stage;
 mod stop;
@@ -51,8 +52,12 @@ pub(crate) const DRAINING: usize = 8;
 
 /// Pieces that wait for one rail before reads that want more have to queue for it.
 pub(crate) const STAGED_MAX: u32 = 128;
+/// How long the scheduler goes by the same rates: half of what a measurement covers.
+const RATES_NS: u64 = 100_000;
 /// Pieces one read may plan before the next read that waits for the same rail has its turn.
 const QUOTA: u32 = 16;
+
+pub(crate) use make::RailFacts;
 
 /// One read in progress.
 #[derive(Debug)]
@@ -332,6 +337,8 @@ pub(crate) struct Home {
     loads: Vec<Load>,
     /// Rails with pieces or reads waiting for them.
     busy: RailMask,
+    /// When the loads' rates are to be looked at again.
+    rates_until: Nanos,
     scheduler: Scheduler,
     tables: TableCache,
     wheel: Wheel,
@@ -360,80 +367,16 @@ impl std::fmt::Debug for HashCursor {
     }
 }
 
-/// What a home needs to know of each rail when it is made.
-#[derive(Debug)]
-pub(crate) struct RailFacts {
-    pub(crate) weight: u32,
-    pub(crate) outstanding_wrs_max: u32,
-    pub(crate) request_bytes_max: u64,
-    pub(crate) alignment: Alignment,
-    pub(crate) staging: Staging,
-}
-
 impl Home {
-    /// Pieces of one home: what all rails can have staged and in flight, and a table fetch beside
-    /// each.
-    pub(crate) fn pieces_max(rails: &[RailFacts]) -> u32 {
-        let each = |rail: &RailFacts| 2 * (STAGED_MAX + QUOTA + rail.outstanding_wrs_max);
-        rails.iter().map(each).sum::<u32>() + 64
-    }
-
-    pub(crate) fn new(index: u16, shared: Arc<Shared>, rails: &[RailFacts], now: Nanos) -> Self {
-        let config = &shared.config;
-        let limits = config.limits;
-        let pieces = Self::pieces_max(rails);
-        let alignment =
-            rails.iter().fold(Alignment::NONE, |all, rail| all.strictest(rail.alignment));
-        let rules = Rules {
-            alignment,
-            piece_bytes_max: config.piece_bytes_max,
-            request_bytes_max: rails.iter().map(|r| r.request_bytes_max).min().unwrap_or(u64::MAX),
-            shared_bytes_max: admit::shared_bytes_max(&shared.config, rails),
-            attempts_max: config.attempts_max,
-        };
-        let feed = |rail: &RailFacts| Feed {
-            staged: List::default(),
-            waiters: List::default(),
-            ordered: 0,
-            ordered_bytes: 0,
-            staged_bytes: 0,
-            ordered_max: rail.outstanding_wrs_max.min(limits.rail_pieces_max),
-            ordered_bytes_max: limits.rail_bytes_max,
-            staging: rail.staging.clone(),
-        };
-        let load = |rail: &RailFacts| Load { outstanding_bytes: 0, rate: 1, weight: rail.weight };
-        let words = (config.rings_max as usize).div_ceil(64);
-        Home {
-            index,
-            rules,
-            seats: (0..config.rings_max).map(|_| None).collect(),
-            ready: vec![0; words],
-            unpublished: vec![0; words],
-            objects: Vec::new(),
-            reads: Slab::new(config.reads_max),
-            stripes: Slab::new(pieces),
-            pieces: Slab::new(pieces),
-            solos: Slab::new(config.reads_max),
-            feeds: rails.iter().map(feed).collect(),
-            loads: rails.iter().map(load).collect(),
-            busy: RailMask::default(),
-            scheduler: Scheduler::new(config.policy, rails.len()),
-            tables: TableCache::new(usize::try_from(config.table_cache_bytes).unwrap_or(1 << 25)),
-            wheel: Wheel::new(now),
-            fired: Vec::with_capacity(config.reads_max as usize),
-            tokens: HashMap::with_capacity(config.reads_max as usize),
-            hashing: List::default(),
-            hash: HashCursor { state: Box::new(StreamingChecksum::new()), piece: NONE, at: 0 },
-            starved: false,
-            draining: List::default(),
-            hashed_bytes: 0,
-            shared,
-        }
-    }
-
     /// Whether reads of this home are in progress.
     pub(crate) fn is_idle(&self) -> bool {
         self.reads.is_empty() && self.solos.is_empty()
+    }
+
+    /// Whether no read is in progress and no ring has anything: nothing can be due.
+    #[inline]
+    pub(crate) fn is_still(&self) -> bool {
+        self.is_idle() && self.busy.is_empty() && self.ready.iter().all(|&word| word == 0)
     }
 
     /// Reads being worked on.
@@ -452,11 +395,6 @@ impl Home {
 
     fn stripes_are_full(&self) -> bool {
         self.stripes.len() + self.solos.len() >= self.stripes.capacity()
-    }
-
-    /// Piece ids a rail may be given: those of pieces, and those of solos behind them.
-    pub(crate) fn piece_ids_max(rails: &[RailFacts], reads_max: u32) -> u32 {
-        Self::pieces_max(rails) + reads_max
     }
 
     /// Whether a turn would find something to do without any completion or mail coming in.
@@ -515,11 +453,12 @@ impl Home {
         self.objects[slot as usize].as_ref().expect("a read keeps its object")
     }
 
-    /// Refreshes what the scheduler knows of rails' speed, once per turn with work.
-    pub(crate) fn refresh_rates(&mut self) {
-        if self.loads.len() < 2 {
+    /// Refreshes what the scheduler knows of rails' speed, as often as a measurement can change.
+    pub(crate) fn refresh_rates(&mut self, now: Nanos) {
+        if self.loads.len() < 2 || now < self.rates_until {
             return;
         }
+        self.rates_until = now.after(RATES_NS);
         let measured = |rail: usize| self.shared.rails[rail].counters.rate.get();
         // A rail that was never measured is assumed to be as fast, for its weight, as the fastest
         // that was.

@@ -144,6 +144,10 @@ impl<L: Link> Poller<L> {
     /// One turn. Each stage does a bounded amount of work; completions come before submissions,
     /// because they free what those need.
     pub(crate) fn turn(&mut self, now: Nanos) -> Progress {
+        if self.is_still() {
+            self.count(false);
+            return Progress::Idle;
+        }
         self.home.hashed_bytes = 0;
         let mut worked = self.listen(now);
         worked |= self.reap(now);
@@ -157,6 +161,15 @@ impl<L: Link> Poller<L> {
         self.home.publish();
         self.count(worked);
         if worked { Progress::Worked } else { Progress::Idle }
+    }
+
+    /// Whether nothing is under way here and nobody has called: most turns of an idle engine.
+    #[inline]
+    fn is_still(&self) -> bool {
+        !self.restless
+            && !self.bell.any_ready()
+            && self.home.is_still()
+            && self.ports.iter().all(Port::is_still)
     }
 
     /// Control messages, mail of other pollers, and which rings have something.
@@ -279,7 +292,7 @@ impl<L: Link> Poller<L> {
     }
 
     fn stage(&mut self, now: Nanos) -> bool {
-        self.home.refresh_rates();
+        self.home.refresh_rates(now);
         self.home.stage(now, &mut post!(self, now))
     }
 

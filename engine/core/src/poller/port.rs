@@ -163,6 +163,17 @@ impl<L: Link> Port<L> {
         self.flights.len() == self.stuck && self.backlog.is_empty() && self.reaped.is_empty()
     }
 
+    /// Whether nothing is in flight, on its way, or waited for.
+    #[inline]
+    pub(crate) fn is_still(&self) -> bool {
+        self.flights.is_empty()
+            && self.backlog.is_empty()
+            && self.reaped.is_empty()
+            && self.news.is_empty()
+            && !self.dirty
+            && self.shared.state.get() != RailHealth::Cooling
+    }
+
     /// Whether anything is in the link's hands.
     #[inline]
     pub(crate) fn has_flights(&self) -> bool {
