@@ -145,7 +145,7 @@ struct Round<'a> {
 /// A lease of `bytes` at an odd place of a slot, filled with the sentinel, and its neighbours.
 fn cut(rng: &mut Rng, pool: &Pool, bytes: usize) -> Option<(Lease, [Lease; 2])> {
     let slot = pool.take()?;
-    let skip = [0, 1, 8, 511, 512, 4096, rng.usize(0..8192)][rng.usize(0..7)].max(0);
+    let skip = [0, 1, 8, 511, 512, 4096, rng.usize(0..8192)][rng.usize(0..7)];
     let (mut head, rest) = slot.split_at(skip).expect("a slot is longer");
     let (mut mine, mut tail) = rest.split_at(bytes).expect("a slot is longer");
     mine.as_mut_slice().fill(SENTINEL);
