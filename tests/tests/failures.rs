@@ -115,9 +115,7 @@ impl Scene {
     /// Runs until `time` has passed since the start.
     fn run_to(&mut self, nanoseconds: u64) {
         let end = START.after(nanoseconds);
-        while self.engine.turn_at(self.now) == Progress::Worked
-            || self.engine.next_event() <= end
-        {
+        while self.engine.turn_at(self.now) == Progress::Worked || self.engine.next_event() <= end {
             self.now = self.now.max(self.engine.next_event().min(end));
         }
         self.now = end;
@@ -216,8 +214,7 @@ fn a_stripe_that_fails_stops_the_rest_unless_a_part_will_do() {
 
 #[test]
 fn a_checksum_mismatch_is_read_again_and_shows_in_the_attempts() {
-    let mut scene =
-        Scene::new(vec![rail("a", fault(Fault::FlippedByte, When::Nth(0)))], config());
+    let mut scene = Scene::new(vec![rail("a", fault(Fault::FlippedByte, When::Nth(0)))], config());
     let (object, known) = scene.object("x", shape(1, 64 * KIB, 1), 0..1);
     let read = scene.whole(&object);
     scene.push(read);
@@ -238,6 +235,20 @@ fn a_mismatch_that_stays_says_which_block_and_what_was_there() {
     assert_eq!(cqe.ended(), Some(Status::CHECKSUM_MISMATCH));
     assert_ne!(Some(cqe.checksum()), known.placement.stripes[0].checksum);
     assert!(scene.ring.bytes(&cqe).is_none());
+}
+
+#[test]
+fn a_block_table_that_the_placement_does_not_vouch_for_is_fetched_again() {
+    let mut scene = Scene::new(vec![rail("a", fault(Fault::FlippedByte, When::Nth(0)))], config());
+    let (object, known) = scene.object("x", shape(1, 64 * KIB, 1), 0..1);
+    let lease = scene.pool.take().expect("a lease");
+    // Part of a stripe: the first request is for its table, the second for its bytes.
+    scene.push(Read::new(&object, 0..4096, lease));
+    let cqe = scene.next();
+    assert_eq!((cqe.status(), cqe.attempts()), (Status::OK, 2));
+    assert_eq!(scene.ring.bytes(&cqe).expect("readable"), &known.bytes[..4096]);
+    let stats = scene.engine.stats();
+    assert_eq!((stats.mismatches, scene.controls[0].stats().posted), (1, 3));
 }
 
 #[test]
@@ -313,8 +324,8 @@ fn memory_that_is_stuck_is_impounded_and_comes_back_when_the_device_lets_go() {
 
 #[test]
 fn who_is_flushed_for_another_is_requeued_and_pays_no_attempt() {
-    let faults = fault(Fault::Lost, When::Nth(0))
-        .with(Fault::Delay { delay_ns: 5 * MS }, When::Nth(1));
+    let faults =
+        fault(Fault::Lost, When::Nth(0)).with(Fault::Delay { delay_ns: 5 * MS }, When::Nth(1));
     let mut torn = rail("a", faults);
     torn.cancel = Cancelling::Ignored;
     torn.quiesce = Quiescing::TearDown { after_ns: 1_000, reconnect_ns: 1_000 };
@@ -368,8 +379,10 @@ fn a_rail_that_hangs_delays_no_read_of_the_others() {
 
 #[test]
 fn a_cancelled_read_ends_as_cancelled_and_quiet() {
-    let mut scene =
-        Scene::new(vec![rail("a", fault(Fault::Delay { delay_ns: 8 * MS }, When::ALWAYS))], config());
+    let mut scene = Scene::new(
+        vec![rail("a", fault(Fault::Delay { delay_ns: 8 * MS }, When::ALWAYS))],
+        config(),
+    );
     let (object, _) = scene.object("x", shape(4, 64 * KIB, 1), 0..1);
     let read = scene.whole(&object);
     let id = scene.push(read);

@@ -7,23 +7,27 @@ use std::time::{Duration, Instant};
 
 use railring_tests::simulate::{Coverage, Outcome, Scenario, simulate};
 
-const USAGE: &str = "usage: simulate [SEED] [--seeds N] [--minutes M] [--threads T] [--verbose]
+const USAGE: &str =
+    "usage: simulate [SEED] [--seeds N] [--minutes M] [--threads T] [--stop] [--verbose]
 
 With SEED alone, runs that one. With --seeds, runs N of them from SEED on (from 0 if none is named);
-with --minutes, as many as there is time for. Prints what failed and what was reached.";
+with --minutes, as many as there is time for; with --stop, until one fails. Prints what failed and
+what was reached.";
 
 struct Options {
     first: u64,
     seeds: Option<u64>,
     limit: Option<Duration>,
     threads: usize,
+    stop: bool,
     verbose: bool,
 }
 
 fn parse(arguments: impl Iterator<Item = String>) -> Result<Options, String> {
     let mut arguments = arguments;
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut options = Options { first: 0, seeds: None, limit: None, threads, verbose: false };
+    let (stop, verbose) = (false, false);
+    let mut options = Options { first: 0, seeds: None, limit: None, threads, stop, verbose };
     let mut named = false;
     while let Some(argument) = arguments.next() {
         let mut number = || -> Result<u64, String> {
@@ -34,6 +38,7 @@ fn parse(arguments: impl Iterator<Item = String>) -> Result<Options, String> {
             "--seeds" => options.seeds = Some(number()?),
             "--minutes" => options.limit = Some(Duration::from_secs(60 * number()?)),
             "--threads" => options.threads = usize::try_from(number()?.clamp(1, 256)).unwrap_or(1),
+            "--stop" => options.stop = true,
             "--verbose" => options.verbose = true,
             "--help" | "-h" => return Err(USAGE.to_owned()),
             seed => {
@@ -84,6 +89,9 @@ fn many(options: &Options) -> ExitCode {
                 return;
             }
             let outcome = simulate(options.first.wrapping_add(number));
+            if outcome.failure.is_some() && options.stop {
+                stop.store(true, Ordering::Relaxed);
+            }
             report(&outcome, options, &results);
         }
     };

@@ -195,13 +195,13 @@ impl Run {
     /// Handles of objects and places of rings are free again.
     fn check_handles(&mut self) -> Result<(), Wrong> {
         self.objects.clear();
-        self.settle()?;
+        self.rest()?;
         let config = self.scenario.rings[0];
         let rings: Result<Vec<_>, _> =
             (0..self.scenario.engine.rings_max).map(|_| self.engine.ring(config)).collect();
         let rings = rings.map_err(|error| Wrong::run(format!("at the end: {error}")))?;
         drop(rings);
-        self.settle()?;
+        self.rest()?;
         let mut open = Vec::new();
         for _ in 0..self.scenario.engine.objects_max {
             match self.engine.open(&self.known[0].placement) {
@@ -211,7 +211,7 @@ impl Run {
             }
         }
         drop(open);
-        self.settle()
+        self.rest()
     }
 }
 

@@ -23,7 +23,7 @@ const STEPS_MAX: u64 = 4_000_000;
 /// Turns in a row that find nothing to do though the engine says there is.
 const EMPTY_TURNS_MAX: u32 = 2_000;
 /// Time in which everything that can come back has come back.
-const SETTLE_NS: u64 = 5_000_000_000;
+const SETTLE_NS: u64 = 500_000_000;
 /// Completions that one turn takes from a rail at most.
 const REAP_PER_TURN: u64 = 256;
 
@@ -317,14 +317,22 @@ impl Run {
     /// Turns all pollers until nothing will happen any more.
     pub(crate) fn settle(&mut self) -> Result<(), Wrong> {
         // A rail that keeps a request for ever may flap for ever.
-        let end = self.now.after(SETTLE_NS);
+        self.turn_until(self.now.after(SETTLE_NS))
+    }
+
+    /// Turns all pollers until none has work now.
+    pub(crate) fn rest(&mut self) -> Result<(), Wrong> {
+        self.turn_until(self.now)
+    }
+
+    fn turn_until(&mut self, end: Nanos) -> Result<(), Wrong> {
         for _ in 0..STEPS_MAX {
             for poller in 0..self.scenario.poller_count() {
                 self.turn(poller)?;
             }
             if self.idle.iter().all(|idle| *idle) {
                 let next = self.engine.next_event();
-                if next == Nanos::NEVER || self.now >= end {
+                if next == Nanos::NEVER || (self.now >= end && next > self.now) {
                     return Ok(());
                 }
                 let now = Nanos(next.0.max(self.now.0 + 1));
