@@ -199,7 +199,7 @@ impl Future for ReadFuture {
                     Poll::Pending
                 }
                 Start::NoRoom => {
-                    state.waiting.push(context.waker().clone());
+                    state.wait(context.waker());
                     Poll::Pending
                 }
                 Start::Failed(error) => {
@@ -348,6 +348,13 @@ impl Inner {
 }
 
 impl State {
+    /// Once per task, however often it polls.
+    fn wait(&mut self, waker: &Waker) {
+        if !self.waiting.iter().any(|waiting| waiting.will_wake(waker)) {
+            self.waiting.push(waker.clone());
+        }
+    }
+
     fn release(&mut self, slot: usize) -> Slot {
         self.free.push(slot);
         std::mem::replace(&mut self.reads[slot], Slot::Free)
