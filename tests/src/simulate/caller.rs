@@ -1,6 +1,7 @@
 //! What callers do: push, submit, pop, cancel; drop their rings, close objects, switch rails off and on.
 
-use railring_core::{OpenError, PushError, Read, Scatter};
+use railring_core::{Object, OpenError, PushError, Read, Scatter};
+use railring_dma::Lease;
 use railring_transport::Nanos;
 
 use super::run::{Caller, Run, Wrong};
@@ -69,19 +70,7 @@ impl Run {
             None => (super::tracked::Memory::none(), Vec::new()),
             Some(taken) => (taken.memory, taken.bodies),
         };
-        let mut bodies = bodies.into_iter();
-        let mut read = match (&wish, &handle) {
-            (Wish::Range { offset, end, .. }, Some(object)) if scatter => {
-                Read::scattered(object, *offset..*end, Scatter::new(bodies.by_ref()))
-            }
-            (Wish::Range { offset, end, .. }, Some(object)) => {
-                Read::new(object, *offset..*end, bodies.next().expect("one lease"))
-            }
-            (Wish::Set { first, mask, .. }, Some(object)) => {
-                Read::stripes(object, *first, *mask, bodies.next().expect("one lease"))
-            }
-            _ => Read::nop(),
-        };
+        let mut read = read_of(&wish, handle.as_ref(), scatter, bodies);
         let name = self.next_name;
         read = with_terms(read.user_data(name), terms);
         let stamp = self.callers[caller].batch_at.unwrap_or(self.turned_at);
@@ -104,9 +93,7 @@ impl Run {
         let how = terms.bits() << 1 | u64::from(scatter);
         self.note(About::Read(name), What::Pushed, need as u64, how << 8 | caller as u64);
         self.mark_read(&wish, terms, scatter, deadline);
-        for (start, len) in &memory.runs {
-            self.log.lock().reads.push((*start, start + len, name));
-        }
+        self.log_runs(name, &memory.runs);
         let cancelled_at = match token {
             Some(token) if self.tokens[token].is_cancelled() => self.now,
             _ => Nanos::NEVER,
@@ -134,6 +121,13 @@ impl Run {
         self.pushed += 1;
         self.left -= 1;
         Ok(())
+    }
+
+    /// Where the read lands, for whoever looks for late writes.
+    fn log_runs(&self, name: u64, runs: &[(usize, usize)]) {
+        for (start, len) in runs {
+            self.log.lock().reads.push((*start, start + len, name));
+        }
     }
 
     fn refused(&mut self, caller: usize, name: u64, why: &PushError) -> Result<(), Wrong> {
@@ -360,4 +354,26 @@ fn with_terms(mut read: Read<'_>, terms: Terms) -> Read<'_> {
         read = read.skip_verify();
     }
     read
+}
+
+/// The read a caller wishes for, into the leases it took.
+fn read_of<'o>(
+    wish: &Wish,
+    object: Option<&'o Object>,
+    scatter: bool,
+    leases: Vec<Lease>,
+) -> Read<'o> {
+    let mut leases = leases.into_iter();
+    match (wish, object) {
+        (Wish::Range { offset, end, .. }, Some(object)) if scatter => {
+            Read::scattered(object, *offset..*end, Scatter::new(leases))
+        }
+        (Wish::Range { offset, end, .. }, Some(object)) => {
+            Read::new(object, *offset..*end, leases.next().expect("one lease"))
+        }
+        (Wish::Set { first, mask, .. }, Some(object)) => {
+            Read::stripes(object, *first, *mask, leases.next().expect("one lease"))
+        }
+        _ => Read::nop(),
+    }
 }

@@ -82,7 +82,7 @@ pub(crate) fn put(
     }
     let source = |endpoint: &String| Source { endpoint: endpoint.clone(), handle: handle.clone() };
     let placement = Placement {
-        key: ObjectKey::new("test", &format!("object{index}")).expect("a valid key"),
+        key: ObjectKey::new("test", format!("object{index}")).expect("a valid key"),
         generation: 1,
         etag: String::new(),
         handle: handle.clone(),
