@@ -96,7 +96,7 @@ fn what_cannot_be_a_region_is_refused_and_the_body_not_run() {
     assert!(matches!(regions.with_borrowed(&mut [], ran), Err(RegionError::Empty)));
     let mut bytes = [0; 64];
     let (first, second) = bytes.split_at_mut(32);
-    let inner = regions.with_borrowed(first, |_| regions.with_borrowed(second, ran).map(|()| ()));
+    let inner = regions.with_borrowed(first, |_| regions.with_borrowed(second, ran));
     let refused = inner.expect("the first is free").expect_err("the registry is full");
     assert!(matches!(refused, RegionError::TooManyRegions { regions_max: 1 }));
 }
