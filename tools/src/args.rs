@@ -104,7 +104,12 @@ pub(crate) struct PutArgs {
     #[arg(long, value_name = "SIZE", default_value = "64KiB", value_parser = block)]
     pub(crate) block: u32,
     /// In how many of the directories each stripe lies.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u16).range(1..)
+    )]
     pub(crate) copies: u16,
     #[command(flatten)]
     pub(crate) format: FormatArgs,

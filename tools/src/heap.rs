@@ -1,7 +1,7 @@
 //! A count of heap allocations of the whole process, off until a benchmark asks for it.
 //!
-//! The system's allocator behind a counter. The invariant of the `unsafe` here: every call is handed
-//! to [`System`] unchanged, so its contract is the caller's.
+//! The system's allocator behind a counter. The invariant of the `unsafe` here: every call is
+//! handed to [`System`] unchanged, so its contract is the caller's.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -80,7 +80,8 @@ pub(crate) fn progress(what: &str, bytes: Option<u64>) -> ProgressBar {
     };
     bar.set_draw_target(ProgressDrawTarget::stderr_with_hz(8));
     let template = if bytes.is_some() {
-        "{msg} [{bar:30}] {binary_bytes} of {binary_total_bytes}, {decimal_bytes_per_sec}, {eta} left"
+        "{msg} [{bar:30}] {binary_bytes} of {binary_total_bytes}, {decimal_bytes_per_sec}, \
+         {eta} left"
     } else {
         "{msg} {spinner} {binary_bytes}, {decimal_bytes_per_sec}"
     };

@@ -1,4 +1,4 @@
-//! Numbers with units: sizes and ranges as they are typed, sizes, rates and times as they are shown.
+//! Numbers with units: sizes and ranges as typed, sizes, rates and times as shown.
 
 use std::fmt;
 use std::str::FromStr;

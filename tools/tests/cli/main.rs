@@ -1,4 +1,4 @@
-//! The command itself, run as a user runs it: exit statuses, messages, JSON, damage, crashes, signals.
+//! The command itself, run as a user runs it: statuses, messages, JSON, damage, kills, signals.
 
 mod bad_input;
 mod bench;

@@ -21,14 +21,27 @@ fn spawn(place: &Place, arguments: &[&str]) -> Child {
     command.spawn().expect("runs")
 }
 
-/// Ended by the signal, cleanly: status 1 and a word. False: it was done before.
-fn was_interrupted(child: Child) -> bool {
-    let run = Run::of(child.wait_with_output().expect("ends"));
-    if run.status == 0 {
-        return false;
+/// What a signal did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Effect {
+    /// Nothing: the work was done before.
+    TooLate,
+    /// It ended the work cleanly: status 1 and a word.
+    Interrupted,
+    /// It ended the process before that had begun to listen, so before it did anything.
+    TooEarly,
+}
+
+fn effect(child: Child) -> Effect {
+    let output = child.wait_with_output().expect("ends");
+    match output.status.code() {
+        None => Effect::TooEarly,
+        Some(0) => Effect::TooLate,
+        Some(_) => {
+            Run::of(output).bad(1, &["interrupted"]);
+            Effect::Interrupted
+        }
     }
-    run.bad(1, &["interrupted"]);
-    true
 }
 
 #[test]
@@ -41,7 +54,7 @@ fn an_interrupted_put_leaves_nothing() {
         stdin.write_all(&vec![1; 3 << 20]).expect("written");
         // What is written is more than a pipe holds, so the put is under way; stdin stays open.
         signal(&child, sent);
-        assert!(was_interrupted(child));
+        assert_eq!(effect(child), Effect::Interrupted);
         drop(stdin);
     }
     assert!(place.leftovers().is_empty(), "{:?}", place.leftovers());
@@ -56,15 +69,29 @@ fn an_interrupted_put_of_a_file_leaves_nothing() {
     place.put("a/b", 10, &[]);
     let file = place.file("f", 20_000_000, 1);
     let file = file.to_str().expect("UTF-8").to_owned();
-    let mut interrupted = 0;
-    for _ in 0..10 {
+    let (mut interrupted, mut longest) = (0, 60_000);
+    // Where it always is done before, or never, the delay is adapted.
+    for _ in 0..60 {
         let child = spawn(&place, &["put", &file, "--key", "a/c", "--stripe", "64K"]);
-        std::thread::sleep(Duration::from_millis(15 + random.u64(..60)));
+        std::thread::sleep(
+            Duration::from_millis(20) + Duration::from_micros(random.u64(..longest)),
+        );
         signal(&child, Signal::INT);
-        interrupted += usize::from(was_interrupted(child));
+        match effect(child) {
+            Effect::TooEarly => continue,
+            Effect::TooLate => {
+                longest = longest * 3 / 4;
+                continue;
+            }
+            Effect::Interrupted => {}
+        }
+        interrupted += 1;
         assert!(place.leftovers().is_empty(), "{:?}", place.leftovers());
+        if interrupted == 6 {
+            break;
+        }
     }
-    println!("{interrupted} of 10 were interrupted");
+    assert_eq!(interrupted, 6, "it could not be interrupted");
     place.run(&["verify"]).good();
 }
 
@@ -72,9 +99,11 @@ fn an_interrupted_put_of_a_file_leaves_nothing() {
 fn the_second_signal_ends_it_at_once() {
     let place = Place::new(1);
     place.put("a/big", 3_000_000, &[]);
-    // Nobody reads its standard output, so it cannot look at the first one.
     let mut child = spawn(&place, &["get", "a/big", "-o", "-"]);
-    std::thread::sleep(Duration::from_millis(200));
+    // One byte, so that it is at work; then nobody reads, so it cannot look at the first signal.
+    let mut stdout = child.stdout.take().expect("piped");
+    stdout.read_exact(&mut [0]).expect("read");
+    std::thread::sleep(Duration::from_millis(300));
     signal(&child, Signal::INT);
     std::thread::sleep(Duration::from_millis(200));
     signal(&child, Signal::INT);
@@ -95,13 +124,13 @@ fn an_interrupted_get_leaves_no_half_file() {
         let child = spawn(&place, &["get", "a/big", "-o", "out/file"]);
         std::thread::sleep(Duration::from_millis(10 + random.u64(..60)));
         signal(&child, Signal::INT);
-        let was = was_interrupted(child);
+        let was = effect(child);
         let names: Vec<_> = fs::read_dir(place.path("out")).expect("there").flatten().collect();
         assert_eq!(names.len(), 1, "{names:?}");
         let len = fs::metadata(place.path("out/file")).expect("there").len();
-        assert_eq!(len, if was { 3 } else { 40_000_000 });
+        assert_eq!(len, if was == Effect::TooLate { 40_000_000 } else { 3 });
         fs::write(place.path("out/file"), "old").expect("written");
-        interrupted += usize::from(was);
+        interrupted += usize::from(was == Effect::Interrupted);
     }
     println!("{interrupted} of 10 were interrupted");
 }
@@ -114,7 +143,7 @@ fn an_interrupted_verify_says_so() {
         let child = spawn(&place, &["verify"]);
         std::thread::sleep(Duration::from_millis(after));
         signal(&child, Signal::INT);
-        was_interrupted(child);
+        effect(child);
     }
     place.run(&["verify"]).good();
 }
