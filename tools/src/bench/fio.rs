@@ -51,8 +51,10 @@ pub(super) fn run(job: &Job<'_>) -> Result<Report> {
     command.arg(format!("--cpus_allowed={}", job.cpu));
     let output = command.stdin(Stdio::null()).output().context("fio is not installed")?;
     if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
-        bail!("fio ended with {}: {}", output.status, said.trim());
+        let said = [&output.stderr[..], b" ", &output.stdout[..]].concat();
+        let said = String::from_utf8_lossy(&said);
+        let first = said.trim().lines().next().unwrap_or("it said nothing");
+        bail!("fio ended with {}: {first}", output.status);
     }
     parse(&String::from_utf8_lossy(&output.stdout))
 }

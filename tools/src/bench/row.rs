@@ -129,8 +129,13 @@ impl Row {
         Row { ours, ratio: None, spread: spread(&pairs.ours), meets, ..self }
     }
 
+    /// Adds a remark to those that are there.
     pub(crate) fn note(self, note: impl Into<String>) -> Self {
-        Row { note: Some(note.into()), ..self }
+        let note = match &self.note {
+            Some(before) => format!("{before}; {}", note.into()),
+            None => note.into(),
+        };
+        Row { note: Some(note), ..self }
     }
 
     /// Says whether the target is met where more than the one figure decides.
