@@ -578,7 +578,10 @@ impl<L: Link> InlineEngine<L> {
 }
 
 impl<L> Drop for InlineEngine<L> {
+    /// Nobody makes turns any more: what is in flight ends as `EngineFailed`, and memory that a
+    /// device may still write is kept for ever.
     fn drop(&mut self) {
         self.core.shared.shut();
+        self.pollers.iter_mut().for_each(Poller::abandon);
     }
 }

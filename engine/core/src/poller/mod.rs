@@ -404,6 +404,13 @@ impl<L: Link> Poller<L> {
     }
 }
 
+impl<L> Poller<L> {
+    /// Makes no turn any more: its reads end here and now.
+    pub(crate) fn abandon(&mut self) {
+        self.home.fail_all();
+    }
+}
+
 /// A borrowed descriptor of the bell, named so that its one use is found.
 trait BellFd {
     fn as_fd_for_poll(&self) -> BorrowedFd<'_>;
