@@ -13,7 +13,10 @@ use railring_sim::{
     When,
 };
 use railring_tests::objects::{self, Known, Shape};
-use railring_transport::{Nanos, RailControl};
+use railring_transport::{
+    Completion as Reaped, Link, LinkLimits, LinkStats, Nanos, RailControl, Refused, WorkRequest,
+    WrId,
+};
 use sq_cq::Status;
 
 const START: Nanos = Nanos(1_000_000_000);
@@ -532,6 +535,92 @@ fn limits_that_are_smaller_than_a_piece_let_one_through_at_a_time() {
     let (object, _) = scene.object("x", shape(4, 64 * KIB, 1), 0..1);
     assert_eq!(scene.read(&object).0, Status::OK);
     assert_eq!(scene.controls[0].stats().outstanding_peak, 1);
+}
+
+#[test]
+fn an_engine_that_is_dropped_ends_the_reads_in_flight() {
+    let mut scene = Scene::new(vec![rail("a", FaultPlan::none())], config());
+    let (object, _) = scene.object("x", shape(4, 64 * KIB, 1), 0..1);
+    for stripes in [4, 1] {
+        let lease = scene.pool.take().expect("a lease");
+        scene.push(Read::new(&object, 0..stripes * 64 * KIB, lease));
+    }
+    scene.engine.turn_at(scene.now);
+    let Scene { engine, mut ring, pool, .. } = scene;
+    drop(engine);
+    let mut cqes = Vec::new();
+    while let Some(cqe) = ring.pop() {
+        cqes.push((cqe.status(), cqe.ended().is_some()));
+    }
+    assert_eq!(cqes.len(), 5);
+    assert!(cqes.iter().all(|(status, _)| *status == Status::ENGINE_FAILED));
+    assert_eq!(cqes.iter().filter(|(_, ended)| *ended).count(), 2);
+    assert!(pool.free() < pool.slots(), "a device may still write the memory");
+    let refused = ring.push(Read::nop()).expect_err("nobody is there");
+    assert_eq!(refused.why, PushError::EngineGone);
+}
+
+/// A link whose poller panics at its n-th look.
+struct Panics {
+    inner: SimLink,
+    looks: u32,
+}
+
+impl Link for Panics {
+    fn limits(&self) -> LinkLimits {
+        self.inner.limits()
+    }
+    fn queue(&mut self, request: WorkRequest) -> Result<(), Refused> {
+        self.inner.queue(request)
+    }
+    fn commit(&mut self, now: Nanos) {
+        self.inner.commit(now);
+    }
+    fn reap(&mut self, now: Nanos, budget: usize, sink: &mut dyn FnMut(Reaped)) -> usize {
+        assert!(self.looks > 0, "this link panics when asked once more, as the test wants it");
+        self.looks -= 1;
+        self.inner.reap(now, budget, sink)
+    }
+    fn cancel(&mut self, wr: WrId, now: Nanos) {
+        self.inner.cancel(wr, now);
+    }
+    fn quiesce(&mut self, wr: WrId, now: Nanos) {
+        self.inner.quiesce(wr, now);
+    }
+    fn stats(&self) -> LinkStats {
+        self.inner.stats()
+    }
+}
+
+#[test]
+fn a_poller_that_panics_fails_its_reads_and_the_engine_says_so() {
+    let mut world = SimWorld::new(7);
+    let endless = fault(Fault::Hang { returns_after_ns: None }, When::ALWAYS);
+    let (control, inner) = world.add_rail(rail("a", endless)).expect("a sensible rail");
+    let link = Panics { inner, looks: 100 };
+    let rails = vec![Rail { control: control as Arc<dyn RailControl>, link, poller: 0 }];
+    let engine = EngineBuilder::new(rails).build().expect("an engine");
+    let known = objects::put(&world, "x", shape(4, 64 * KIB, 1), &["server0".to_owned()], 3);
+    let object = engine.open(&known.placement).expect("opens");
+    let pool = PoolConfig { slots: 2, slot_bytes: 1 << 20, ..PoolConfig::default() };
+    let pool = engine.buffer_pool(pool).expect("a pool");
+    let mut ring = engine.ring(RingConfig::default()).expect("a ring");
+    let lease = pool.take().expect("a lease");
+    ring.push(Read::new(&object, 0..object.len(), lease)).expect("accepted");
+    let mut cqes = Vec::new();
+    while cqes.len() < 4 {
+        let ready = ring.wait(1, Duration::from_secs(20)).expect("it is told");
+        assert!(ready > 0, "only {} CQEs in 20 s", cqes.len());
+        while let Some(cqe) = ring.pop() {
+            cqes.push(cqe);
+        }
+    }
+    assert!(cqes.iter().all(|cqe| cqe.status() == Status::ENGINE_FAILED));
+    assert_eq!(cqes[3].ended(), Some(Status::ENGINE_FAILED));
+    assert!(engine.has_failed());
+    assert_eq!(pool.free(), 1, "nothing is known of its memory");
+    let refused = ring.push(Read::nop()).expect_err("the engine has failed");
+    assert_eq!(refused.why, PushError::EngineGone);
 }
 
 #[test]

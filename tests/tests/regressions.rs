@@ -14,6 +14,8 @@ const FOUND: &[(u64, &str)] = &[
     (36, "two pollers together had more bytes on a rail than its limit"),
     (224, "memory that no piece had used up the CQ slot of memory before it: a lease was lost"),
     (1227, "the bad block of a stripe was looked for in staging memory that was free again"),
+    (21_913, "a read ended as stuck for staging memory that was, though no stripe of it was"),
+    (25_446, "a simulated repetition of a completion came before the completion"),
     (1702, "a cancel showed new reads to a poller that did not know of the CQ slots they may use"),
 ];
 
