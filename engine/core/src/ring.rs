@@ -77,8 +77,8 @@ struct Held {
 pub struct Ring {
     end: CallerEnd<Attached, Returned>,
     open: Box<[Option<Loans>]>,
-    /// Objects that accepted reads are of, by slot of their handle: they stay open until the last of
-    /// their reads was popped, whatever becomes of the caller's handles.
+    /// Objects that accepted reads are of, by slot of their handle: they stay open until the last
+    /// of their reads was popped, whatever becomes of the caller's handles.
     objects: Vec<Option<Held>>,
     /// The object of each accepted read, by slot of its handle.
     object_of: Box<[u32]>,

@@ -1,6 +1,7 @@
 //! Block tables that a poller keeps: first in, first out, within a budget that is allocated once.
 //!
-//! A table is checked against the placement before it is kept, so what is found here is vouched for.
+//! A table is checked against the placement before it is kept, so what is found here is vouched
+//! for.
 
 use std::collections::VecDeque;
 

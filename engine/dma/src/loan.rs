@@ -1,6 +1,7 @@
 //! Loans: the lender's side of a lent lease, to which its parts come back.
 //!
-//! Unsafe here rests on the crate's invariant: bytes that came back are the loan's until it settles.
+//! Unsafe here rests on the crate's invariant: bytes that came back are the loan's until it
+//! settles.
 
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;

@@ -1,5 +1,5 @@
-//! What a simulated device will do, in order of time; what is due at one time, in the order in which it
-//! was planned.
+//! What a simulated device will do, in order of time; what is due at one time, in the order in
+//! which it was planned.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -88,8 +88,8 @@ impl Agenda {
         self.entries.pop().map(|Reverse(entry)| (entry.at, entry.event))
     }
 
-    /// Puts everything that is planned off, since nothing happens from `now` on for `stall_ns`; what
-    /// an earlier stall covers is put off once.
+    /// Puts everything that is planned off, since nothing happens from `now` on for `stall_ns`;
+    /// what an earlier stall covers is put off once.
     pub(crate) fn stall(&mut self, now: Nanos, stall_ns: u64) {
         let until = now.after(stall_ns);
         let shift_ns = until.since(now.max(self.stalled_until));

@@ -14,7 +14,8 @@ pub const WINDOW_WRS_MAX: u32 = 1 << 20;
 /// What a simulated rail is like.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SimRailConfig {
-    /// Its name, unique in its world. The rail's random numbers depend on it and on the world's seed only.
+    /// Its name, unique in its world. The rail's random numbers depend on it and on the world's
+    /// seed only.
     pub name: String,
     /// Static weight, 1 to [`WEIGHT_MAX`].
     pub weight: u32,

@@ -1,7 +1,8 @@
-//! A simulated device: requests go through its pipe and come to its completion queue, in virtual time.
+//! A simulated device: requests go through its pipe and come to its completion queue, in virtual
+//! time.
 //!
 //! ```text
-//!   post ──► pipe (bandwidth, first in first out) ──► travel (latency) ──► land ──► completion queue
+//!   post ──► pipe (bandwidth, first in first out) ──► travel (latency) ──► land ──► completion
 //!     │                                                 ▲ agenda
 //!     ├──► lost, hung                                    │
 //!     └──► answered without bytes ──────────────────────┘

@@ -31,8 +31,8 @@ pub(crate) struct Dice {
 }
 
 impl Dice {
-    /// The dice for `plan` on `rail` in the world of `seed`, and the faults of the rail that strike at a
-    /// given time, which need no dice, in order of time.
+    /// The dice for `plan` on `rail` in the world of `seed`, and the faults of the rail that strike
+    /// at a given time, which need no dice, in order of time.
     pub(crate) fn new(plan: FaultPlan, seed: u64, rail: &str) -> (Dice, Vec<(Nanos, Fault)>) {
         let mut rules: Vec<Rule> = Vec::with_capacity(plan.rules.len());
         let mut timed = Vec::new();

@@ -1,5 +1,5 @@
-//! One request in a simulated device: what it asks for, where it is, what fate it was dealt, and how its
-//! bytes land.
+//! One request in a simulated device: what it asks for, where it is, what fate it was dealt, and
+//! how its bytes land.
 
 use std::ops::Range;
 use std::sync::Arc;

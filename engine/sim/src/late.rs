@@ -1,5 +1,5 @@
-//! Writes into memory that was given back, which no rail may do: made only where tests ask for them, to
-//! prove that the tests for quiet are tests.
+//! Writes into memory that was given back, which no rail may do: made only where tests ask for
+//! them, to prove that the tests for quiet are tests.
 
 #[cfg(feature = "fault")]
 pub(crate) use imp::{KnownRegions, LateWrites};

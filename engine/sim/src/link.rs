@@ -84,7 +84,8 @@ impl SimLink {
         struck
     }
 
-    /// Whether the caller kept the limits; if not, this panics or asks for the request to be refused.
+    /// Whether the caller kept the limits; if not, this panics or asks for the request to be
+    /// refused.
     fn has_room(&self, wr: WrId) -> bool {
         let (held, max) = (self.device.parts.held(), self.limits.outstanding_wrs_max);
         let kept = held < max && wr.slot < max;

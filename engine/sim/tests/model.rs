@@ -1,5 +1,5 @@
-//! The capacity model and the simulation agree: whole stripes over one to eight simulated rails take the time
-//! that the model says.
+//! The capacity model and the simulation agree: whole stripes over one to eight simulated rails
+//! take the time that the model says.
 
 mod support;
 

@@ -1,5 +1,5 @@
-//! Laws of a world with everything going wrong: determinism, independence of rails, conservation; and what
-//! is refused.
+//! Laws of a world with everything going wrong: determinism, independence of rails, conservation;
+//! and what is refused.
 
 mod support;
 

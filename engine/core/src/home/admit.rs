@@ -351,15 +351,15 @@ impl Home {
         }
         self.stage_piece(id.slot, rail);
         if self.shared.rails[rail].state.get() != RailHealth::Up {
-            // A probe goes at once: the read's next stripe may find no rail and stop the read, which
-            // must not take back what would have shown that this rail works again.
+            // A probe goes at once: the read's next stripe may find no rail and stop the read,
+            // which must not take back what would have shown that this rail works again.
             self.order(id.slot, rail, courier);
         }
         Planned::All
     }
 
-    /// The wanted bytes' memory. The gap before a stripe's first byte travels with its first piece's
-    /// stripe, apart from the piece.
+    /// The wanted bytes' memory. The gap before a stripe's first byte travels with its first
+    /// piece's stripe, apart from the piece.
     fn carve(&mut self, slot: u32, stripe_slot: u32, bytes: u64) -> Option<railring_dma::Part> {
         let read = self.reads.at(slot);
         let stripe = self.stripes.at(stripe_slot);

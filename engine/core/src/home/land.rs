@@ -269,8 +269,8 @@ impl Home {
         self.end_if_complete(stripe_slot, now, courier);
     }
 
-    /// The last attempt at a whole stripe did not match: before it fails, its block table tells which
-    /// block is bad. `false`: this was not the last attempt, or there is no table to be had.
+    /// The last attempt at a whole stripe did not match: before it fails, its block table tells
+    /// which block is bad. `false`: this was not the last attempt, or there is no table to be had.
     pub(super) fn diagnose(&mut self, slot: u32, now: Nanos, courier: &mut impl Courier) -> bool {
         let piece = self.pieces.peek(slot);
         let stripe_slot = piece.stripe;
@@ -397,7 +397,8 @@ impl Home {
     }
 
     /// A piece did not become quiet. If it has the caller's memory, that is impounded and the read
-    /// ends as stuck; if it has staging memory, only that is in doubt, and the piece is tried again.
+    /// ends as stuck; if it has staging memory, only that is in doubt, and the piece is tried
+    /// again.
     fn stuck(&mut self, slot: u32, cause: Status, now: Nanos, courier: &mut impl Courier) {
         let piece = self.pieces.at(slot);
         let stripe = piece.stripe;

@@ -1,9 +1,10 @@
 //! The short way: a read of one stripe that is one direct piece on a rail with room.
 //!
-//! Most reads of latency-sensitive callers are that. Such a read is one entry instead of three, goes
-//! to its rail in the turn that admits it, and ends in the turn that reaps it. Whatever else can
-//! happen to it (a cancel, a failure, a mismatch, a ring that is dropped) first *promotes* it to the
-//! read, stripe and piece it stands for, which then know what to do: there is one set of rules.
+//! Most reads of latency-sensitive callers are that. Such a read is one entry instead of three,
+//! goes to its rail in the turn that admits it, and ends in the turn that reaps it. Whatever else
+//! can happen to it (a cancel, a failure, a mismatch, a ring that is dropped) first *promotes* it
+//! to the read, stripe and piece it stands for, which then know what to do: there is one set of
+//! rules.
 
 use railring_dma::Part;
 use railring_transport::Nanos;

@@ -1,5 +1,5 @@
-//! Stopping: a stripe that failed for good, and reads that are cancelled, late, or whose ring is gone.
-//! Nothing ends before it is quiet.
+//! Stopping: a stripe that failed for good, and reads that are cancelled, late, or whose ring is
+//! gone. Nothing ends before it is quiet.
 
 use railring_dma::Part;
 use railring_transport::Nanos;
@@ -295,8 +295,8 @@ impl Home {
         }
     }
 
-    /// Reads a whole stripe again whose hash did not match, elsewhere if it can be. `false`: there is
-    /// no room or no rail for that.
+    /// Reads a whole stripe again whose hash did not match, elsewhere if it can be. `false`: there
+    /// is no room or no rail for that.
     pub(super) fn recut(&mut self, stripe_slot: u32, _courier: &mut impl Courier) -> bool {
         let stripe = self.stripes.peek(stripe_slot);
         let (read_slot, index, to) = (stripe.read, stripe.index, stripe.to);

@@ -1,4 +1,5 @@
-//! Foreign memory for tests: it works where nothing can be mapped, and shows that it was given back.
+//! Foreign memory for tests: it works where nothing can be mapped, and shows that it was given
+//! back.
 
 use std::ptr::NonNull;
 
