@@ -17,6 +17,10 @@ const FOUND: &[(u64, &str)] = &[
     (21_913, "a read ended as stuck for staging memory that was, though no stripe of it was"),
     (25_446, "a simulated repetition of a completion came before the completion"),
     (1702, "a cancel showed new reads to a poller that did not know of the CQ slots they may use"),
+    (
+        212_803,
+        "empty leases of a scattered quiet read let it tell of more failures than it asked for",
+    ),
 ];
 
 #[test]

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use railring_dma::Lease;
 use sq_cq::{Handle, Sqe, SqeFlags};
 
 use crate::object::ObjectInner;
@@ -227,10 +228,22 @@ fn check_memory(read: &Read<'_>, need: u64) -> Result<u32, PushError> {
             if leases == 0 || leases > SCATTER_LEASES_MAX || !range {
                 return Err(PushError::BadScatter { limit: SCATTER_LEASES_MAX });
             }
-            (scatter.bytes(), u32::try_from(leases - 1).unwrap_or(u32::MAX))
+            (scatter.bytes(), borders_of(&scatter.leases, need))
         }
     };
     if have < need { Err(PushError::BufferTooSmall { need, have }) } else { Ok(borders) }
+}
+
+/// Borders between the leases that `need` bytes reach into; empty ones have none.
+fn borders_of(leases: &[Lease], need: u64) -> u32 {
+    let mut left = need;
+    let mut used = 0_u32;
+    for bytes in leases.iter().map(|lease| lease.len() as u64) {
+        let taken = bytes.min(left);
+        used += u32::from(taken > 0);
+        left -= taken;
+    }
+    used.saturating_sub(1)
 }
 
 /// Never silently less than was asked: without tables, only whole stripes can be verified.
