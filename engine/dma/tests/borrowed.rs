@@ -64,23 +64,37 @@ fn it_comes_back_only_when_the_last_part_has() {
     assert!(bytes.iter().all(|&byte| byte == 30));
 }
 
+struct SetOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
 #[test]
 fn a_panic_waits_too() {
     let regions = Regions::new(2);
     let mut bytes = vec![0_u8; 64];
     let is_quiet = AtomicBool::new(false);
+    let unwinds = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let is_quiet = &is_quiet;
+        let (is_quiet, unwinds) = (&is_quiet, &unwinds);
         let regions = &regions;
         let bytes = &mut bytes;
         let call = std::panic::AssertUnwindSafe(move || {
             regions.with_borrowed(bytes, |region| {
                 let lease = Lease::whole(region).expect("nobody else knows the region");
                 scope.spawn(move || {
+                    // Telling of a panic can take long; the wait begins after that.
+                    while !unwinds.load(Ordering::Acquire) {
+                        std::thread::yield_now();
+                    }
                     std::thread::sleep(WHILE);
                     is_quiet.store(true, Ordering::Release);
                     drop(lease);
                 });
+                let _unwinding = SetOnDrop(unwinds);
                 panic!("on purpose");
             })
         });
