@@ -362,7 +362,12 @@ impl<L: Link> Poller<L> {
         self.desk.counters.sleeps.add(1);
         // EINTR and everything else ends the sleep; the next turn looks for itself.
         let _ = rustix::event::poll(&mut fds[..count], limit.as_ref());
-        self.bell.clear();
+        // A completion woke it most often: the bell's descriptor is read only if it rang.
+        if fds[0].revents().contains(PollFlags::IN) {
+            self.bell.clear();
+        } else {
+            self.bell.cancel_sleep();
+        }
     }
 
     /// Asks every link with something in flight for its event. `false`: one has something already,
