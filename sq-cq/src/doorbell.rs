@@ -18,8 +18,8 @@
 //! fences have one order that both threads agree on, so whichever fence comes second is followed by
 //! a load that sees the other side's store.
 //!
-//! The bit itself needs the same argument once more, because a caller that finds it set does not set
-//! it again:
+//! The bit itself needs the same argument once more, because a caller that finds it set does not
+//! set it again:
 //!
 //! ```text
 //!   caller                              poller
@@ -28,8 +28,8 @@
 //!   3  bit set?  then leave it          c  tail?
 //! ```
 //!
-//! If 3 reads the bit from before the swap, 2 came first, and c sees the new tail. And a caller that
-//! leaves at 3 need not look at `sleeping`: whoever set the bit did, after it was set.
+//! If 3 reads the bit from before the swap, 2 came first, and c sees the new tail. And a caller
+//! that leaves at 3 need not look at `sleeping`: whoever set the bit did, after it was set.
 //!
 //! All writes of the flag are read-modify-writes. The standard would allow plain stores where a
 //! thread going to sleep writes it, but loom does not order a store after the swap whose value it

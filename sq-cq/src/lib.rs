@@ -1,4 +1,5 @@
-//! The caller's contract of Railring: plain-data SQEs and CQEs, and the pair of rings they travel on.
+//! The caller's contract of Railring: plain-data SQEs and CQEs, and the pair of rings they travel
+//! on.
 //!
 //! ```text
 //!                 submission ring: one Sqe + one A per read
@@ -16,18 +17,20 @@
 //!            wait    <-------  armed flag, eventfd  <-------  publish
 //! ```
 //!
-//! A ring pair connects one caller's thread with one poller. What makes it different from two queues:
+//! A ring pair connects one caller's thread with one poller. What makes it different from two
+//! queues:
 //!
-//! * **A push reserves.** It succeeds only if completion slots for all CQEs of the read are free, and
-//!   takes them; popping a CQE gives them back. Only the caller does either, so it is plain
-//!   arithmetic. A completion ring that overflows, or a completion that is lost, cannot be expressed.
-//! * **A permit ends each read.** The poller gets the reserved slots as a [`Permit`] with the SQE. It
-//!   spends them one CQE at a time, and exactly one CQE of a read lacks `MORE`, the last. A forgotten
-//!   permit panics.
+//! * **A push reserves.** It succeeds only if completion slots for all CQEs of the read are free,
+//!   and takes them; popping a CQE gives them back. Only the caller does either, so it is plain
+//!   arithmetic. A completion ring that overflows, or a completion that is lost, cannot be
+//!   expressed.
+//! * **A permit ends each read.** The poller gets the reserved slots as a [`Permit`] with the SQE.
+//!   It spends them one CQE at a time, and exactly one CQE of a read lacks `MORE`, the last. A
+//!   forgotten permit panics.
 //! * **Ownership travels along.** Whatever must not be touched while the read runs is the SQE's
 //!   attachment `A`; it comes back as part of a CQE's `B`. A refused push gives it back.
-//! * **Batches.** Pushing and completing touch no shared line; `submit` and `publish` cost a store and
-//!   a fence per batch.
+//! * **Batches.** Pushing and completing touch no shared line; `submit` and `publish` cost a store
+//!   and a fence per batch.
 //! * **Sleep without loss.** Both sides can sleep on an eventfd. The handshake is in
 //!   [`Bell`]'s module, with the reason for each fence.
 //!

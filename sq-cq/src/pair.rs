@@ -157,8 +157,8 @@ impl Control {
 /// The two ends of a ring pair.
 pub type Pair<A, B> = (CallerEnd<A, B>, PollerEnd<A, B>);
 
-/// Makes a caller's end and a poller's end of one ring pair. `A` travels with each SQE to the poller, `B`
-/// with each CQE back. The poller is told of submissions through `bell`, as `source`.
+/// Makes a caller's end and a poller's end of one ring pair. `A` travels with each SQE to the
+/// poller, `B` with each CQE back. The poller is told of submissions through `bell`, as `source`.
 ///
 /// # Errors
 /// Typed, when a capacity is no power of two or out of range, the bell has no such source, or no

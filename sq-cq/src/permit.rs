@@ -9,8 +9,8 @@ use crate::ReadId;
 ///
 /// # Panics
 /// Dropping a permit that was not spent panics, since its read would never end. While the thread
-/// unwinds already it is dropped silently: an unwinding poller has failed, and its reads are ended by
-/// whoever catches that (a second panic would abort the process instead).
+/// unwinds already it is dropped silently: an unwinding poller has failed, and its reads are ended
+/// by whoever catches that (a second panic would abort the process instead).
 #[derive(Debug)]
 // Aligned so that it moves in whole words: with 4 bytes it is copied by wider loads than it was
 // stored with, and the stalls cost more than everything else in a read (timing test: 42 -> 26 ns).

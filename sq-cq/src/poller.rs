@@ -80,7 +80,8 @@ impl<A, B> PollerEnd<A, B> {
     /// There is always room. A CQE is written against a slot that its read reserved, and the caller
     /// frees slots only by popping CQEs:
     ///
-    /// * When read R was pushed, slots reserved and not freed, R's included, were at most `entries`.
+    /// * When read R was pushed, slots reserved and not freed, R's included, were at most
+    ///   `entries`.
     /// * Each CQE written for a read up to R and not popped by then holds at least one of them.
     /// * So the `entries`-th CQE before any that R's permit pays for was popped before R's push,
     ///   which came before the Release store of the SQ's tail, which came before the Acquire load

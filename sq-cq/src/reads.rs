@@ -1,7 +1,7 @@
 //! Owns what each end of a ring knows of its reads: which are live, running, cancelled. Plain data.
 //!
-//! A read slot's generation goes up by exactly one each time it is given out, and every id given out
-//! is pushed. So the poller, which sees the pushes of a slot in order, can tell of any cancel
+//! A read slot's generation goes up by exactly one each time it is given out, and every id given
+//! out is pushed. So the poller, which sees the pushes of a slot in order, can tell of any cancel
 //! whether it is for a read that ended, that runs, or that is still in the submission ring.
 
 use std::collections::VecDeque;

@@ -176,8 +176,8 @@ pub(crate) fn spsc<E, A>(capacity: Capacity, start: u32) -> (Producer<E, A>, Con
 }
 
 impl<E, A> Producer<E, A> {
-    /// The slot that the next entry goes into, unless the ring is full. Looks at the consumer's head
-    /// only when its last view of it says full.
+    /// The slot that the next entry goes into, unless the ring is full. Looks at the consumer's
+    /// head only when its last view of it says full.
     #[inline]
     pub(crate) fn vacant(&mut self) -> Option<Vacant<'_, E, A>> {
         if self.tail.since(self.head_seen) == self.entries {

@@ -32,7 +32,8 @@ const CODE_MAX: u32 = 0xffff;
 #[repr(transparent)]
 pub struct Status(i32);
 
-/// Whose fault a failure is: what decides whether a rail cools down and whether a retry makes sense.
+/// Whose fault a failure is: what decides whether a rail cools down and whether a retry makes
+/// sense.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Blame {
@@ -155,7 +156,10 @@ const WCS: &[Entry] = &[
 
 /// Declares Railring's own codes once: the constant, its number, its words and its class.
 macro_rules! own {
-    ($($(#[doc = $doc:literal])+ $name:ident = $code:literal, $text:literal, $blame:ident, $retry:ident;)+) => {
+    ($(
+        $(#[doc = $doc:literal])+
+        $name:ident = $code:literal, $text:literal, $blame:ident, $retry:ident;
+    )+) => {
         impl Status {
             $($(#[doc = $doc])+ pub const $name: Self = Self(-(OWN_BASE + $code));)+
         }
@@ -249,7 +253,8 @@ impl Status {
         if self.0 < 0 && self.0 >= -(ERRNO_MAX as i32) { Some(-self.0) } else { None }
     }
 
-    /// The code to put into an answer to a peer: 0 for ok, the code of Railring's own or the wire's;
+    /// The code to put into an answer to a peer: 0 for ok, the code of Railring's own or the
+    /// wire's;
     /// `None` for what only means something on this machine.
     pub fn wire_code(self) -> Option<u16> {
         match self.source() {
@@ -284,7 +289,8 @@ impl Status {
         self.entry().is_some_and(|entry| entry.retry == Retry::AfterLookup)
     }
 
-    /// Whose fault it is. Of what cannot be named: a peer's code is the peer's, the rest the rail's.
+    /// Whose fault it is. Of what cannot be named: a peer's code is the peer's, the rest the
+    /// rail's.
     pub fn blame(self) -> Blame {
         let source = self.source();
         match (source, self.entry()) {

@@ -18,8 +18,8 @@ pub struct VirtualEngine {
 }
 
 impl VirtualEngine {
-    /// An engine over `rails`, each driven by poller number `pollers[i]` (all by poller 0 if that is
-    /// empty).
+    /// An engine over `rails`, each driven by poller number `pollers[i]` (all by poller 0 if that
+    /// is empty).
     #[must_use]
     pub fn new(
         world: &mut SimWorld,

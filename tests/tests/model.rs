@@ -1,4 +1,5 @@
-//! How close the engine comes to what its rails can carry, in virtual time: the laws behind the rows
+//! How close the engine comes to what its rails can carry, in virtual time: the laws behind the
+//! rows
 //! `model-1` to `model-8`, `slow-rail` and `dead-rail`.
 
 use railring_core::{EngineConfig, PoolConfig, Read, RingConfig};

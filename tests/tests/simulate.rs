@@ -1,4 +1,5 @@
-//! Runs of the whole engine from seeds: two thousand of them, the same twice, and a device that lies.
+//! Runs of the whole engine from seeds: two thousand of them, the same twice, and a device that
+//! lies.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -78,15 +78,15 @@ pub(crate) fn kind_name(kind: GidKind) -> &'static str {
     }
 }
 
-/// Chooses a GID of `port`. An explicit `wanted` index wins as long as the entry is in use. Else, on
-/// Ethernet: RoCE v2 on a network device that is not down, IPv4 before global and unique-local IPv6,
-/// then the lowest index; link-local addresses never (connections time out across routers and on
-/// many adapters). On InfiniBand and others: the first entry in use. Private IPv4 addresses are as
-/// good as any.
+/// Chooses a GID of `port`. An explicit `wanted` index wins as long as the entry is in use. Else,
+/// on Ethernet: RoCE v2 on a network device that is not down, IPv4 before global and unique-local
+/// IPv6, then the lowest index; link-local addresses never (connections time out across routers and
+/// on many adapters). On InfiniBand and others: the first entry in use. Private IPv4 addresses are
+/// as good as any.
 ///
 /// # Errors
-/// When the wanted entry is not in use, when none fits, or when the table does not say which entries
-/// are RoCE v2; each error prints the table.
+/// When the wanted entry is not in use, when none fits, or when the table does not say which
+/// entries are RoCE v2; each error prints the table.
 pub fn choose_gid(
     machine: &Machine,
     port: &RdmaPort,

@@ -1,4 +1,5 @@
-//! The identities of CPUs, memory nodes and PCI functions: what the kernel calls them, never an index.
+//! The identities of CPUs, memory nodes and PCI functions: what the kernel calls them, never an
+//! index.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -58,7 +59,8 @@ impl fmt::Display for PciAddress {
 /// Text that is not a PCI address of the form `dddd:bb:dd.f`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "'{text}' is not a PCI address; write domain:bus:device.function in hexadecimal, as in 0000:81:00.0"
+    "'{text}' is not a PCI address; write domain:bus:device.function in hexadecimal, as in \
+         0000:81:00.0"
 )]
 pub struct PciAddressError {
     /// What was given.

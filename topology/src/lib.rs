@@ -1,8 +1,8 @@
 //! What this machine is made of, which of it are rails, and which core serves which rail.
 //!
-//! Data in, plan out: a [`Discovery`] reads text files (or hwloc) into a [`Machine`], [`assign()`] turns
-//! it and a [`Policy`] into a [`Plan`], [`render`] shows both, and [`pin_current_thread`] puts a
-//! thread where the plan says. The crate opens no device and starts no thread.
+//! Data in, plan out: a [`Discovery`] reads text files (or hwloc) into a [`Machine`], [`assign()`]
+//! turns it and a [`Policy`] into a [`Plan`], [`render`] shows both, and [`pin_current_thread`]
+//! puts a thread where the plan says. The crate opens no device and starts no thread.
 //!
 //! ```
 //! use railring_topology::render::{TextOptions, text};

@@ -1,4 +1,5 @@
-//! Binding the calling thread, and only it, to CPUs by real id, and reading back what the kernel made of it.
+//! Binding the calling thread, and only it, to CPUs by real id, and reading back what the kernel
+//! made of it.
 
 use crate::cpuset::CpuSet;
 use crate::id::CpuId;

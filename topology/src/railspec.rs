@@ -1,4 +1,5 @@
-//! The grammar of rails given by hand, one for the command line, the configuration and the bindings.
+//! The grammar of rails given by hand, one for the command line, the configuration and the
+//! bindings.
 //!
 //! ```text
 //! rail      = target *( "," key "=" value ) [ "@" endpoint *( ";" endpoint ) ]
@@ -12,7 +13,8 @@
 //! ```
 //!
 //! A field that is left out is `None`, which means "found out" and never a number; a field that
-//! cannot be read is an error. In directories and names `%2C`, `%40` and `%25` stand for `,`, `@`, `%`.
+//! cannot be read is an error. In directories and names `%2C`, `%40` and `%25` stand for `,`, `@`,
+//! `%`.
 
 use crate::id::{CpuId, NodeId};
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,5 @@
-//! A tree of small text files below any root: the live machine's, an unpacked one, or a captured archive.
+//! A tree of small text files below any root: the live machine's, an unpacked one, or a captured
+//! archive.
 //!
 //! Symbolic links are followed inside the root only, so that a tree from another machine never
 //! shows this one's files; every read can be recorded, which is what `topo capture` stores.
@@ -86,7 +87,8 @@ enum Backing {
     Recorded(Entries),
 }
 
-/// A tree of text files with its root, what was unknown in it, and (when asked for) all that was read.
+/// A tree of text files with its root, what was unknown in it, and (when asked for) all that was
+/// read.
 #[derive(Debug)]
 pub(crate) struct Tree {
     backing: Backing,
@@ -276,7 +278,8 @@ impl Tree {
                 };
             }
         };
-        // Never wait for a writer of a pipe (it reads as empty), never follow a link out of the root.
+        // Never wait for a writer of a pipe (it reads as empty), never follow a link out of the
+        // root.
         let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
         let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(root.join(path));
         read_whole(&mut file.map_err(|e| Why::of(&e))?)

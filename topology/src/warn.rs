@@ -108,7 +108,8 @@ fn unknown_node(machine: &Machine, rail: &RailPlacement) -> Option<Warning> {
             WarningCode::UnknownNode,
             &*rail.name,
             "no source tells which node it is near, so its poller and its memory may be far",
-            "bind it by hand (--pin, --memory-node), or update the firmware so that numa_node is set",
+            "bind it by hand (--pin, --memory-node), or update the firmware so that numa_node is \
+             set",
         )
     })
 }
@@ -182,7 +183,8 @@ fn shared_paths(plan: &Plan) -> Vec<Warning> {
     plan.groups.iter().map(one).collect()
 }
 
-/// One warning for all nodes that lack pages of the same size, with the command that gives them some.
+/// One warning for all nodes that lack pages of the same size, with the command that gives them
+/// some.
 fn huge_pages(machine: &Machine, plan: &Plan) -> Vec<Warning> {
     let used: BTreeSet<NodeId> = plan.rails.iter().filter_map(|rail| rail.memory_node).collect();
     let nodes = used.into_iter().filter_map(|id| machine.node(id));
@@ -224,8 +226,12 @@ fn memlock(machine: &Machine) -> Option<Warning> {
         warning(
             WarningCode::LowMemlock,
             "process",
-            format!("only {} of memory may be locked, and registered buffers are", bytes_text(bytes)),
-            "ulimit -l unlimited, LimitMEMLOCK=infinity in the unit, or --ulimit memlock=-1 for the \
+            format!(
+                "only {} of memory may be locked, and registered buffers are",
+                bytes_text(bytes)
+            ),
+            "ulimit -l unlimited, LimitMEMLOCK=infinity in the unit, or --ulimit memlock=-1 for \
+             the \
              container",
         )
     })
@@ -245,7 +251,8 @@ fn quota(machine: &Machine, plan: &Plan) -> Option<Warning> {
             quota.path,
             quota.period_us / 1000
         ),
-        "raise the quota above the pollers and the program's own threads, or let pollers sleep when \
+        "raise the quota above the pollers and the program's own threads, or let pollers sleep \
+             when \
          idle (adaptive waiting)",
     ))
 }
@@ -277,7 +284,8 @@ fn mtu(plan: &Plan) -> Vec<Warning> {
             WarningCode::Mtu,
             rails.join(", "),
             format!("the path MTU is only {mtu} bytes, which costs packets per byte"),
-            "set the network device's MTU to 4200 or more (9000 is usual), there and on the switches",
+            "set the network device's MTU to 4200 or more (9000 is usual), there and on the \
+             switches",
         ));
     }
     found

@@ -193,7 +193,11 @@ fn a_damaged_archive_is_an_error() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 30, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 30,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     /// Any file of a good tree replaced by anything.
     #[test]

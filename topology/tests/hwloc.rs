@@ -9,50 +9,7 @@ use railring_topology::{CpuSet, Discovery, NodeId, Policy, assign};
 use std::path::PathBuf;
 
 /// Two nodes of two cores; a dual-port card below a bridge of node 1, both ports active.
-const XML: &str = r#"<?xml version="1.0" encoding="UTF-8"?>
-<!DOCTYPE topology SYSTEM "hwloc2.dtd">
-<topology version="2.0">
-  <object type="Machine" os_index="0" cpuset="0x0000000f" complete_cpuset="0x0000000f" allowed_cpuset="0x0000000b" nodeset="0x00000003" complete_nodeset="0x00000003" allowed_nodeset="0x00000003" gp_index="1">
-    <info name="DMIProductName" value="Made up"/>
-    <object type="Package" os_index="0" cpuset="0x00000003" complete_cpuset="0x00000003" nodeset="0x00000001" complete_nodeset="0x00000001" gp_index="2">
-      <object type="NUMANode" os_index="0" cpuset="0x00000003" complete_cpuset="0x00000003" nodeset="0x00000001" complete_nodeset="0x00000001" gp_index="3" local_memory="1073741824"/>
-      <object type="Core" os_index="0" cpuset="0x00000001" complete_cpuset="0x00000001" nodeset="0x00000001" complete_nodeset="0x00000001" gp_index="4">
-        <object type="PU" os_index="0" cpuset="0x00000001" complete_cpuset="0x00000001" nodeset="0x00000001" complete_nodeset="0x00000001" gp_index="5"/>
-      </object>
-      <object type="Core" os_index="1" cpuset="0x00000002" complete_cpuset="0x00000002" nodeset="0x00000001" complete_nodeset="0x00000001" gp_index="6">
-        <object type="PU" os_index="1" cpuset="0x00000002" complete_cpuset="0x00000002" nodeset="0x00000001" complete_nodeset="0x00000001" gp_index="7"/>
-      </object>
-    </object>
-    <object type="Package" os_index="1" cpuset="0x0000000c" complete_cpuset="0x0000000c" nodeset="0x00000002" complete_nodeset="0x00000002" gp_index="8">
-      <object type="NUMANode" os_index="1" cpuset="0x0000000c" complete_cpuset="0x0000000c" nodeset="0x00000002" complete_nodeset="0x00000002" gp_index="9" local_memory="1073741824"/>
-      <object type="Core" os_index="0" cpuset="0x00000004" complete_cpuset="0x00000004" nodeset="0x00000002" complete_nodeset="0x00000002" gp_index="10">
-        <object type="PU" os_index="2" cpuset="0x00000004" complete_cpuset="0x00000004" nodeset="0x00000002" complete_nodeset="0x00000002" gp_index="11"/>
-      </object>
-      <object type="Core" os_index="1" cpuset="0x00000008" complete_cpuset="0x00000008" nodeset="0x00000002" complete_nodeset="0x00000002" gp_index="12">
-        <object type="PU" os_index="3" cpuset="0x00000008" complete_cpuset="0x00000008" nodeset="0x00000002" complete_nodeset="0x00000002" gp_index="13"/>
-      </object>
-      <object type="Bridge" gp_index="14" bridge_type="0-1" depth="0" bridge_pci="0000:[80-82]">
-        <object type="Bridge" gp_index="15" bridge_type="1-1" depth="1" bridge_pci="0000:[81-81]" pci_busid="0000:80:01.0" pci_type="0604 [8086:2030] [8086:0000] 04" pci_link_speed="15.753846">
-          <object type="PCIDev" gp_index="16" pci_busid="0000:81:00.0" pci_type="0207 [15b3:101b] [15b3:0006] 00" pci_link_speed="15.753846">
-            <object type="OSDev" gp_index="17" name="mlx5_0" osdev_type="3">
-              <info name="Port1State" value="4"/>
-              <info name="Port1LID" value="0x9"/>
-              <info name="Port1GID0" value="fe80:0000:0000:0000:0000:0000:0000:0001"/>
-            </object>
-          </object>
-          <object type="PCIDev" gp_index="18" pci_busid="0000:81:00.1" pci_type="0207 [15b3:101b] [15b3:0006] 00" pci_link_speed="15.753846">
-            <object type="OSDev" gp_index="19" name="mlx5_1" osdev_type="3">
-              <info name="Port1State" value="4"/>
-              <info name="Port1LID" value="0xa"/>
-              <info name="Port1GID0" value="fe80:0000:0000:0000:0000:0000:0000:0002"/>
-            </object>
-          </object>
-        </object>
-      </object>
-    </object>
-  </object>
-</topology>
-"#;
+const XML: &str = include_str!("fixture/two_nodes.xml");
 
 fn file() -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().expect("a temporary folder");

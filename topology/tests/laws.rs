@@ -397,7 +397,8 @@ proptest! {
         let policy = maker.policy(&machine);
         let plan = match assign(&machine, &policy) {
             Ok(plan) => plan,
-            // What was asked for may not exist or may not be allowed; a default policy always plans.
+            // What was asked for may not exist or may not be allowed; a default policy always
+            // plans.
             Err(AssignError::NoCpus { .. } | AssignError::NoSuchRail { .. }) => {
                 assign(&machine, &Policy::default()).expect("the default policy always plans");
                 return Ok(());

@@ -187,7 +187,15 @@ fn network_devices_are_rails_where_there_is_no_rdma() {
     f.net("", "docker0", true).file("sys/devices/virtual/net/docker0/bridge/x", "");
     f.net("", "veth7", true).net("", "lo", true);
     f.file("sys/devices/virtual/net/lo/type", "772");
-    f.file("railring/addresses", "ens1 192.0.2.1/24\nens2 fe80::2/64\nens2 192.0.2.9/24\nlo 127.0.0.1/8\ndocker0 172.17.0.1/16\nveth7 192.0.2.77/24");
+    let addresses = [
+        "ens1 192.0.2.1/24",
+        "ens2 fe80::2/64",
+        "ens2 192.0.2.9/24",
+        "lo 127.0.0.1/8",
+        "docker0 172.17.0.1/16",
+        "veth7 192.0.2.77/24",
+    ];
+    f.file("railring/addresses", &addresses.join("\n"));
     let plan = assign(&f.read(), &Policy::default()).expect("a plan");
     assert_eq!(names(&plan), ["ens1", "ens2"]);
     let RailPath::Tcp { source, .. } = &plan.rails[1].path else { panic!("TCP") };

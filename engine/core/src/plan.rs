@@ -188,7 +188,8 @@ mod tests {
         #[test]
         fn cuts_partition_a_range(layout in layouts(), a in 0.0..1.0f64, b in 0.0..1.0f64) {
             prop_assume!(layout.size_bytes > 0);
-            let (x, y) = ((a * layout.size_bytes as f64) as u64, (b * layout.size_bytes as f64) as u64);
+            let size = layout.size_bytes as f64;
+            let (x, y) = ((a * size) as u64, (b * size) as u64);
             let (offset, end) = (x.min(y), x.max(y) + 1);
             let len = end.min(layout.size_bytes) - offset;
             let (first, count) = layout.stripes(offset, len);

@@ -48,7 +48,8 @@ pub struct SplitError {
 /// Two leases that cannot be one; both come back.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "joining two leases was refused; the second must begin where the first ends, in the same pool slot"
+    "joining two leases was refused; the second must begin where the first ends, in the same pool \
+     slot"
 )]
 pub struct JoinError {
     /// The lease that was to be the first part.

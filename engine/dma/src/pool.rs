@@ -48,7 +48,8 @@ pub enum PoolError {
     },
     /// Not one aligned slot fits.
     #[error(
-        "no slot of {slot_bytes} bytes at an alignment of {alignment} fits a region of {region_bytes} \
+        "no slot of {slot_bytes} bytes at an alignment of {alignment} fits a region of \
+         {region_bytes} \
          bytes; make slots smaller or the region larger"
     )]
     SlotsTooLarge {

@@ -298,7 +298,10 @@ pub enum SimConfigError {
         fault: Fault,
     },
     /// A fault that could not be decided.
-    #[error("rail {rail} has {when:?} for {}; a chance is at most {MILLION}, a period not 0", fault.name())]
+    #[error(
+        "rail {rail} has {when:?} for {}; a chance is at most {MILLION}, a period not 0",
+        fault.name()
+    )]
     BadWhen {
         /// The rail.
         rail: String,

@@ -61,7 +61,8 @@ pub enum ModelError {
     EmptyStripe,
     /// Pieces of no length, or longer than stripes.
     #[error(
-        "pieces of {piece_bytes} B do not cut stripes of {stripe_bytes} B; take 1 to {stripe_bytes} B"
+        "pieces of {piece_bytes} B do not cut stripes of {stripe_bytes} B; take 1 to \
+         {stripe_bytes} B"
     )]
     PieceBytes {
         /// The length of a piece.

@@ -1,4 +1,5 @@
-//! Breaks the engine on purpose, one breakage at a time, in a copy of the tree, and shows who catches it.
+//! Breaks the engine on purpose, one breakage at a time, in a copy of the tree, and shows who
+//! catches it.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -10,7 +11,8 @@ const USAGE: &str = "usage: mutations [--only NAME] [--pick COMMIT] [--seeds N] 
 
 Run it from the root of the tree. Copies what the simulator needs to target/mutations/tree, applies
 each breakage of tests/tests/mutations.list there, and runs N simulated seeds (600 by default), then
-the scenes of failures.rs and regressions.rs, until one fails. --pick takes three by a commit's hash.";
+the scenes of failures.rs and regressions.rs, until one fails. --pick takes three by a commit's
+hash.";
 
 /// What the simulator is built from.
 const PARTS: &[&str] = &[
@@ -31,7 +33,8 @@ const PARTS: &[&str] = &[
     "tests/tests/regressions.rs",
 ];
 
-const MEMBERS: &str = "members = [\"sq-cq\", \"engine/core\", \"engine/transport\", \"engine/dma\", \
+const MEMBERS: &str = "members = [\"sq-cq\", \"engine/core\", \"engine/transport\", \
+                       \"engine/dma\", \
                        \"engine/catalog\", \"engine/sim\", \"tests\"]\n";
 
 const MANIFEST: &str = "[package]\nname = \"railring-tests\"\nversion.workspace = true\n\

@@ -1,4 +1,5 @@
-//! What callers do: push, submit, pop, cancel; drop their rings, close objects, switch rails off and on.
+//! What callers do: push, submit, pop, cancel; drop their rings, close objects, switch rails off
+//! and on.
 
 use railring_core::{Object, OpenError, PushError, Read, Scatter};
 use railring_dma::Lease;

@@ -1,4 +1,5 @@
-//! Memory of a run: leases marked before a read, watched while it runs, and looked at again long after.
+//! Memory of a run: leases marked before a read, watched while it runs, and looked at again long
+//! after.
 
 use railring_catalog::checksum::stripe_checksum;
 use railring_dma::{Lease, Pool};

@@ -1,4 +1,5 @@
-//! Whole runs of the real engine on simulated rails in virtual time, each from one seed, each checked.
+//! Whole runs of the real engine on simulated rails in virtual time, each from one seed, each
+//! checked.
 //!
 //! ```text
 //!   seed ─► Scenario ─► Run ──┬─► turn one poller ──┐   the seed picks who is next

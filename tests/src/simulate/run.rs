@@ -343,8 +343,8 @@ impl Run {
     }
 }
 
-/// What links may be given. Requests that are stuck count for their rail and not for the engine, so with
-/// rails that hang the engine's limits cannot be seen from outside.
+/// What links may be given. Requests that are stuck count for their rail and not for the engine, so
+/// with rails that hang the engine's limits cannot be seen from outside.
 fn ceilings(scenario: &Scenario) -> Ceilings {
     let limits = scenario.engine.limits;
     let mut ceilings = Ceilings {

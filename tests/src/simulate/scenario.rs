@@ -1,4 +1,5 @@
-//! What a run is made of, drawn from its seed: rails and their faults, pollers, rings, objects, limits.
+//! What a run is made of, drawn from its seed: rails and their faults, pollers, rings, objects,
+//! limits.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Objects with known bytes for one run: block tables behind all stripes, checksums where the plan has them.
+//! Objects with known bytes for one run: block tables behind all stripes, checksums where the plan
+//! has them.
 
 use railring_catalog::checksum::{encode_table, stripe_checksum, table_checksum};
 use railring_catalog::{ObjectKey, Owner, Placement, Source, StripePlacement};

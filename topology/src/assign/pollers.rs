@@ -1,4 +1,5 @@
-//! Puts pollers on cores: near first, other physical cores before siblings, sharing when they run out.
+//! Puts pollers on cores: near first, other physical cores before siblings, sharing when they run
+//! out.
 
 use super::candidate::Candidate;
 use super::policy::{Placement, Policy};
@@ -171,7 +172,8 @@ impl<'a> Placer<'a> {
     }
 
     /// Rails bound by hand first; then one of each place, then the second of each, and so on, so
-    /// that no place goes without a poller while another has two. Where nothing is known comes last.
+    /// that no place goes without a poller while another has two. Where nothing is known comes
+    /// last.
     fn order(&self, wishes: &[Wish]) -> Vec<usize> {
         let mut seen: BTreeMap<&CpuSet, usize> = BTreeMap::new();
         let mut order: Vec<(bool, usize, bool, usize)> = Vec::new();

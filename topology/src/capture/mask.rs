@@ -1,4 +1,5 @@
-//! Replaces hardware addresses in a recording by numbers, the same one by the same number everywhere.
+//! Replaces hardware addresses in a recording by numbers, the same one by the same number
+//! everywhere.
 
 use crate::tree::{Entries, Entry};
 use std::collections::BTreeMap;

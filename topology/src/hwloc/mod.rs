@@ -1,4 +1,5 @@
-//! hwloc's view of a machine, live or from an XML file; without the feature `hwloc` a typed refusal.
+//! hwloc's view of a machine, live or from an XML file; without the feature `hwloc` a typed
+//! refusal.
 
 #[cfg(feature = "hwloc")]
 mod convert;

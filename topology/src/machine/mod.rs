@@ -1,4 +1,5 @@
-//! `Machine`: what a Linux machine is made of, as plain data in which anything unreadable is unknown.
+//! `Machine`: what a Linux machine is made of, as plain data in which anything unreadable is
+//! unknown.
 
 mod compute;
 mod device;

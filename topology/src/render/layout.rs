@@ -1,4 +1,5 @@
-//! The order in which devices are shown: per memory node, the PCI tree without what carries no data.
+//! The order in which devices are shown: per memory node, the PCI tree without what carries no
+//! data.
 
 use crate::id::{NodeId, PciAddress};
 use crate::machine::{

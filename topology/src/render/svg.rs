@@ -232,7 +232,8 @@ impl Drawing<'_> {
                 None => ("fill=\"#7a8594\"", cpu.to_string()),
             };
             let size = if threads == 2 { 7 } else { 10 };
-            // Four threads of a core leave no room for their numbers, and a poller's goes beside it.
+            // Four threads of a core leave no room for their numbers, and a poller's goes beside
+            // it.
             let (label_x, style) = match (threads <= 2, poller) {
                 (true, _) => (cell_x + width / 2, style.to_owned()),
                 (false, Some((colour, _))) => {
@@ -264,7 +265,8 @@ impl Drawing<'_> {
         };
         let (box_x, box_y) = (x, y + 5);
         self.push(&format!(
-            "<rect x=\"{box_x}\" y=\"{box_y}\" width=\"10\" height=\"14\" rx=\"2\" fill=\"{fill}\"/>"
+            "<rect x=\"{box_x}\" y=\"{box_y}\" width=\"10\" height=\"14\" rx=\"2\" \
+             fill=\"{fill}\"/>"
         ));
         let ink = if branch.usable { "#1c2733" } else { "#8d97a5" };
         let room = TREE_CHARS.saturating_sub((x - TREE_X) as usize / 6);

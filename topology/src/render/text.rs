@@ -134,8 +134,8 @@ fn cut(text: &str, columns: usize) -> String {
     cut
 }
 
-/// The machine as a tree; with a plan also its rails, their pollers and the reasons, what is no rail,
-/// and the warnings.
+/// The machine as a tree; with a plan also its rails, their pollers and the reasons, what is no
+/// rail, and the warnings.
 #[must_use]
 pub fn text(machine: &Machine, plan: Option<&Plan>, options: TextOptions) -> String {
     let mut page = Page::new(options);
