@@ -1,165 +1,22 @@
 //! What failures are to callers: one scene per promise, with exact expectations, in virtual time.
 
+mod scene;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use railring_core::{
-    Completion, EngineBuilder, EngineConfig, InlineEngine, Object, Policy, PoolConfig, Progress,
-    PushError, Rail, RailHealth, Read, Ring, RingConfig,
+    Completion, EngineBuilder, EngineConfig, PoolConfig, PushError, Rail, RailHealth, Read,
+    RingConfig,
 };
-use railring_dma::Pool;
-use railring_sim::{
-    Cancelling, Fault, FaultPlan, Latency, Quiescing, SimControl, SimLink, SimRailConfig, SimWorld,
-    When,
-};
-use railring_tests::objects::{self, Known, Shape};
+use railring_sim::{Cancelling, Fault, FaultPlan, Quiescing, SimLink, SimWorld, When};
+use railring_tests::objects;
 use railring_transport::{
     Completion as Reaped, Link, LinkLimits, LinkStats, Nanos, RailControl, Refused, WorkRequest,
     WrId,
 };
+use scene::{KIB, MS, START, Scene, config, fault, rail, shape};
 use sq_cq::Status;
-
-const START: Nanos = Nanos(1_000_000_000);
-const MS: u64 = 1_000_000;
-const KIB: u64 = 1024;
-
-/// An engine over simulated rails with one ring, one pool, and time.
-struct Scene {
-    world: SimWorld,
-    engine: InlineEngine<SimLink>,
-    controls: Vec<Arc<SimControl>>,
-    ring: Ring,
-    pool: Pool,
-    now: Nanos,
-}
-
-fn config() -> EngineConfig {
-    EngineConfig {
-        io_timeout: Duration::from_millis(10),
-        cancel_grace: Duration::from_millis(2),
-        quiet_bound: Duration::from_millis(10),
-        cooldown: Duration::from_millis(5),
-        ..EngineConfig::default()
-    }
-}
-
-/// A rail with 1 GB/s, 10 us, and this to go wrong.
-fn rail(name: &str, faults: FaultPlan) -> SimRailConfig {
-    let mut rail = SimRailConfig::new(name);
-    rail.bandwidth_bytes_per_second = 1_000_000_000;
-    rail.latency = Latency::Fixed { latency_ns: 10_000 };
-    rail.faults = faults;
-    rail
-}
-
-fn fault(fault: Fault, when: When) -> FaultPlan {
-    FaultPlan::none().with(fault, when)
-}
-
-fn shape(stripes: u64, stripe_bytes: u64, copies: usize) -> Shape {
-    Shape { size_bytes: stripes * stripe_bytes, stripe_bytes, block_bytes: 4096, copies }
-}
-
-impl Scene {
-    fn new(rails: Vec<SimRailConfig>, config: EngineConfig) -> Self {
-        Scene::with_leases(rails, config, 8, 1 << 20)
-    }
-
-    fn with_leases(
-        rails: Vec<SimRailConfig>,
-        config: EngineConfig,
-        slots: usize,
-        slot_bytes: usize,
-    ) -> Self {
-        let mut world = SimWorld::new(7);
-        let (mut built, mut controls) = (Vec::new(), Vec::new());
-        for rail in rails {
-            let (control, link) = world.add_rail(rail).expect("a sensible rail");
-            controls.push(Arc::clone(&control));
-            built.push(Rail { control: control as Arc<dyn RailControl>, link, poller: 0 });
-        }
-        let builder = EngineBuilder::new(built).config(config);
-        let engine = builder.build_virtual(START).expect("a sensible engine");
-        let pool = PoolConfig { slots, slot_bytes, ..PoolConfig::default() };
-        let pool = engine.buffer_pool(pool).expect("a pool");
-        let ring = engine.ring(RingConfig::default()).expect("a ring");
-        Scene { world, engine, controls, ring, pool, now: START }
-    }
-
-    /// An object at servers 0, 1, ...
-    fn object(&self, name: &str, shape: Shape, servers: std::ops::Range<usize>) -> (Object, Known) {
-        let endpoints: Vec<String> = servers.map(|index| format!("server{index}")).collect();
-        let known = objects::put(&self.world, name, shape, &endpoints, 3);
-        (self.engine.open(&known.placement).expect("opens"), known)
-    }
-
-    fn push(&mut self, read: Read<'_>) -> sq_cq::ReadId {
-        let id = self.ring.push(read).expect("accepted");
-        self.ring.submit();
-        id
-    }
-
-    fn whole<'o>(&self, object: &'o Object) -> Read<'o> {
-        Read::new(object, 0..object.len(), self.pool.take().expect("a lease"))
-    }
-
-    /// One turn, or a step in time; `false` if nothing will happen any more.
-    fn step(&mut self) -> bool {
-        if self.engine.turn_at(self.now) == Progress::Worked {
-            return true;
-        }
-        let next = self.engine.next_event();
-        if next != Nanos::NEVER {
-            self.now = Nanos(next.0.max(self.now.0 + 1));
-        }
-        next != Nanos::NEVER
-    }
-
-    /// Runs until `time` has passed since the start.
-    fn run_to(&mut self, nanoseconds: u64) {
-        let end = START.after(nanoseconds);
-        while self.engine.turn_at(self.now) == Progress::Worked || self.engine.next_event() <= end {
-            self.now = self.now.max(self.engine.next_event().min(end));
-        }
-        self.now = end;
-        while self.engine.turn_at(self.now) == Progress::Worked {}
-    }
-
-    fn next(&mut self) -> Completion {
-        loop {
-            if let Some(completion) = self.ring.pop() {
-                return completion;
-            }
-            assert!(self.step(), "nothing will ever happen, and a completion is due");
-        }
-    }
-
-    /// All CQEs up to the end of one read, which is the only one.
-    fn finish(&mut self) -> Vec<Completion> {
-        let mut all = Vec::new();
-        loop {
-            let completion = self.next();
-            let last = completion.ended().is_some();
-            all.push(completion);
-            if last {
-                return all;
-            }
-        }
-    }
-
-    /// Reads all of an object; gives its status and the most attempts of a stripe.
-    fn read(&mut self, object: &Object) -> (Status, u8) {
-        let read = self.whole(object);
-        self.push(read);
-        let cqes = self.finish();
-        let attempts = cqes.iter().map(|cqe| cqe.attempts()).max().unwrap_or(0);
-        (cqes.last().and_then(|cqe| cqe.ended()).expect("ended"), attempts)
-    }
-
-    fn health(&self, rail: usize) -> RailHealth {
-        self.engine.rail_stats()[rail].health
-    }
-}
 
 #[test]
 fn a_lost_piece_is_read_over_another_rail_once_it_is_quiet() {
@@ -350,37 +207,6 @@ fn who_is_flushed_for_another_is_requeued_and_pays_no_attempt() {
 }
 
 #[test]
-fn a_rail_that_hangs_delays_no_read_of_the_others() {
-    let slowest = |faults: FaultPlan| {
-        let (mut bad, mut good) = (rail("a", faults), rail("b", FaultPlan::none()));
-        bad.endpoints = Some(vec!["server0".into()]);
-        good.endpoints = Some(vec!["server1".into()]);
-        let mut scene = Scene::with_leases(vec![bad, good], config(), 64, 64 << 10);
-        let (x, _) = scene.object("x", shape(1, 64 * KIB, 1), 0..1);
-        let (y, _) = scene.object("y", shape(1, 64 * KIB, 1), 1..2);
-        for _ in 0..30 {
-            let read = scene.whole(&x);
-            scene.push(read);
-        }
-        for _ in 0..30 {
-            let read = scene.whole(&y).user_data(1);
-            scene.push(read);
-        }
-        let mut slowest = 0;
-        for _ in 0..60 {
-            let cqe = scene.next();
-            if cqe.user_data() == 1 {
-                assert_eq!(cqe.ended(), Some(Status::OK));
-                slowest = slowest.max(cqe.latency_ns());
-            }
-        }
-        slowest
-    };
-    let hung = slowest(fault(Fault::Hang { returns_after_ns: None }, When::ALWAYS));
-    assert_eq!(hung, slowest(FaultPlan::none()));
-}
-
-#[test]
 fn a_cancelled_read_ends_as_cancelled_and_quiet() {
     let mut scene = Scene::new(
         vec![rail("a", fault(Fault::Delay { delay_ns: 8 * MS }, When::ALWAYS))],
@@ -440,101 +266,6 @@ fn a_deadline_in_the_past_costs_no_transfer() {
         assert_eq!(cqes.len(), 2);
     }
     assert_eq!((scene.controls[0].stats().posted, scene.now), (0, START));
-}
-
-#[test]
-fn a_slow_rail_gets_the_share_it_can_carry() {
-    let (mut fast, mut slow) = (rail("a", FaultPlan::none()), rail("b", FaultPlan::none()));
-    fast.bandwidth_bytes_per_second = 400_000_000;
-    slow.bandwidth_bytes_per_second = 100_000_000;
-    // Shares are whole pieces: of 512, so that one more or less is no matter.
-    let io_timeout = Duration::from_secs(30);
-    let config = EngineConfig { io_timeout, piece_bytes_max: 64 * KIB, ..config() };
-    let mut scene = Scene::with_leases(vec![fast, slow], config, 1, 32 << 20);
-    let (object, _) = scene.object("x", shape(16, 2048 * KIB, 2), 0..2);
-    assert_eq!(scene.read(&object).0, Status::OK);
-    let before: Vec<u64> = scene.engine.rail_stats().iter().map(|rail| rail.bytes).collect();
-    let start = scene.now;
-    for _ in 0..4 {
-        assert_eq!(scene.read(&object).0, Status::OK);
-    }
-    let after = scene.engine.rail_stats();
-    let moved = [after[0].bytes - before[0], after[1].bytes - before[1]];
-    let ratio = moved[0] as f64 / moved[1] as f64;
-    assert!((ratio / 4.0 - 1.0).abs() <= 0.02, "{moved:?} is 1 to {ratio}");
-    let seconds = scene.now.since(start) as f64 / 1e9;
-    let rate = (moved[0] + moved[1]) as f64 / seconds;
-    assert!(rate > 0.95 * 500e6, "together {rate} of 500 MB/s");
-}
-
-#[test]
-fn eight_equal_rails_carry_an_eighth_each() {
-    let rails = (0..8).map(|index| rail(&format!("r{index}"), FaultPlan::none())).collect();
-    let mut scene = Scene::with_leases(rails, config(), 1, 16 << 20);
-    let (object, _) = scene.object("x", shape(64, 256 * KIB, 2), 0..4);
-    assert_eq!(scene.read(&object).0, Status::OK);
-    for rail in scene.engine.rail_stats() {
-        let share = (16 << 20) / 8;
-        assert!(rail.bytes.abs_diff(share) <= 256 * KIB, "{} of {share}", rail.bytes);
-    }
-}
-
-#[test]
-fn sixteen_stripes_on_three_rails_are_six_five_and_five() {
-    let rails = (0..3).map(|index| rail(&format!("r{index}"), FaultPlan::none())).collect();
-    let config = EngineConfig { policy: Policy::Fixed, ..config() };
-    let mut scene = Scene::with_leases(rails, config, 1, 4 << 20);
-    let (object, _) = scene.object("x", shape(16, 256 * KIB, 1), 0..1);
-    assert_eq!(scene.read(&object).0, Status::OK);
-    let pieces: Vec<u64> = scene.engine.rail_stats().iter().map(|rail| rail.pieces).collect();
-    assert_eq!(pieces, [6, 5, 5]);
-}
-
-#[test]
-fn limits_per_rail_and_in_all_are_never_exceeded() {
-    let rails = vec![rail("a", FaultPlan::none()), rail("b", FaultPlan::none())];
-    let mut config = config();
-    (config.limits.rail_pieces_max, config.limits.pieces_max) = (16, 24);
-    let mut scene = Scene::with_leases(rails, config, 100, 64 << 10);
-    let (object, _) = scene.object("x", shape(1, 64 * KIB, 2), 0..2);
-    for _ in 0..100 {
-        let read = scene.whole(&object);
-        scene.push(read);
-    }
-    let (mut ended, mut most) = (0, 0);
-    while ended < 100 {
-        assert!(scene.step());
-        let held: u64 = scene.controls.iter().map(|control| control.stats().outstanding).sum();
-        most = most.max(held);
-        while scene.ring.pop().is_some() {
-            ended += 1;
-        }
-    }
-    assert_eq!(most, 24, "the whole of the limit is used, and no more");
-    assert!(scene.controls.iter().all(|control| control.stats().outstanding_peak <= 16));
-}
-
-#[test]
-fn a_rail_that_is_switched_off_carries_nothing() {
-    let rails = vec![rail("a", FaultPlan::none()), rail("b", FaultPlan::none())];
-    let mut scene = Scene::new(rails, config());
-    let (object, _) = scene.object("x", shape(8, 64 * KIB, 2), 0..2);
-    scene.engine.set_enabled("a", false).expect("a rail");
-    assert_eq!(scene.read(&object).0, Status::OK);
-    assert_eq!(scene.controls[0].stats().posted, 0);
-    scene.engine.set_enabled("a", true).expect("a rail");
-    assert_eq!(scene.read(&object).0, Status::OK);
-    assert!(scene.controls[0].stats().posted > 0);
-}
-
-#[test]
-fn limits_that_are_smaller_than_a_piece_let_one_through_at_a_time() {
-    let mut config = config();
-    (config.limits.rail_bytes_max, config.limits.bytes_max) = (1, 1);
-    let mut scene = Scene::new(vec![rail("a", FaultPlan::none())], config);
-    let (object, _) = scene.object("x", shape(4, 64 * KIB, 1), 0..1);
-    assert_eq!(scene.read(&object).0, Status::OK);
-    assert_eq!(scene.controls[0].stats().outstanding_peak, 1);
 }
 
 #[test]
@@ -624,16 +355,14 @@ fn a_poller_that_panics_fails_its_reads_and_the_engine_says_so() {
 }
 
 #[test]
-fn pushes_to_a_full_ring_say_full_and_nothing_else() {
-    let mut scene = Scene::with_leases(vec![rail("a", FaultPlan::none())], config(), 16, 4096);
-    let (object, _) = scene.object("x", shape(1, 4096, 1), 0..1);
-    let config = RingConfig { sq_entries: 8, cq_entries: 8, ..RingConfig::default() };
-    scene.ring = scene.engine.ring(config).expect("a ring");
-    let mut accepted = 0;
-    while scene.ring.push(scene.whole(&object)).is_ok() {
-        accepted += 1;
-    }
-    assert_eq!(accepted, 8);
-    let refused = scene.ring.push(scene.whole(&object)).expect_err("full");
-    assert_eq!(refused.why, PushError::Full);
+fn pieces_that_fail_together_on_another_pollers_rail_are_called_back_once() {
+    let gone = fault(Fault::NotFoundAnswer, When::ALWAYS);
+    let (mut near, mut far) = (rail("a", FaultPlan::none()), rail("b", gone));
+    near.endpoints = Some(vec!["server0".into()]);
+    far.endpoints = Some(vec!["server1".into()]);
+    let config = EngineConfig { piece_bytes_max: 64 * KIB, attempts_max: 1, ..config() };
+    let mut scene = Scene::spread(vec![near, far], &[0, 1], config, 1, 16 << 20);
+    let (object, _) = scene.object("x", shape(1, 16 << 20, 1), 1..2);
+    assert_eq!(scene.read(&object), (Status::NOT_FOUND, 1));
+    assert_eq!(scene.pool.free(), 1);
 }

@@ -11,8 +11,8 @@ const USAGE: &str = "usage: mutations [--only NAME] [--pick COMMIT] [--seeds N] 
 
 Run it from the root of the tree. Copies what the simulator needs to target/mutations/tree, applies
 each breakage of tests/tests/mutations.list there, and runs N simulated seeds (600 by default), then
-the scenes of failures.rs and regressions.rs, until one fails. --pick takes three by a commit's
-hash.";
+the scenes of failures.rs and shares.rs and the seeds of regressions.rs, until one fails. --pick
+takes three by a commit's hash.";
 
 /// What the simulator is built from.
 const PARTS: &[&str] = &[
@@ -31,6 +31,8 @@ const PARTS: &[&str] = &[
     "tests/src/bin/simulate.rs",
     "tests/tests/failures.rs",
     "tests/tests/regressions.rs",
+    "tests/tests/shares.rs",
+    "tests/tests/scene",
 ];
 
 const MEMBERS: &str = "members = [\"sq-cq\", \"engine/core\", \"engine/transport\", \
@@ -209,7 +211,7 @@ fn catch(tree: &Path, seeds: u64) -> Result<Option<String>, String> {
     if !output.status.success() {
         return Ok(Some(first_complaint(&output)));
     }
-    for test in ["failures", "regressions"] {
+    for test in ["failures", "shares", "regressions"] {
         let output = cargo(tree, &["test", "--test", test]).map_err(|e| e.to_string())?;
         if !output.status.success() {
             return Ok(Some(first_complaint(&output)));

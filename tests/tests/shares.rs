@@ -1,0 +1,167 @@
+//! Who carries how much: shares of rails, limits, and what one rail is to the others.
+
+mod scene;
+
+use std::time::Duration;
+
+use railring_core::{EngineConfig, Policy, PushError, Read, RingConfig};
+use railring_sim::{Fault, FaultPlan, When};
+use railring_tests::objects::Shape;
+use scene::{KIB, Scene, config, fault, rail, shape};
+use sq_cq::Status;
+
+#[test]
+fn a_rail_that_hangs_delays_no_read_of_the_others() {
+    let slowest = |faults: FaultPlan| {
+        let (mut bad, mut good) = (rail("a", faults), rail("b", FaultPlan::none()));
+        bad.endpoints = Some(vec!["server0".into()]);
+        good.endpoints = Some(vec!["server1".into()]);
+        let mut scene = Scene::with_leases(vec![bad, good], config(), 64, 64 << 10);
+        let (x, _) = scene.object("x", shape(1, 64 * KIB, 1), 0..1);
+        let (y, _) = scene.object("y", shape(1, 64 * KIB, 1), 1..2);
+        for _ in 0..30 {
+            let read = scene.whole(&x);
+            scene.push(read);
+        }
+        for _ in 0..30 {
+            let read = scene.whole(&y).user_data(1);
+            scene.push(read);
+        }
+        let mut slowest = 0;
+        for _ in 0..60 {
+            let cqe = scene.next();
+            if cqe.user_data() == 1 {
+                assert_eq!(cqe.ended(), Some(Status::OK));
+                slowest = slowest.max(cqe.latency_ns());
+            }
+        }
+        slowest
+    };
+    let hung = slowest(fault(Fault::Hang { returns_after_ns: None }, When::ALWAYS));
+    assert_eq!(hung, slowest(FaultPlan::none()));
+}
+
+#[test]
+fn a_slow_rail_gets_the_share_it_can_carry() {
+    let (mut fast, mut slow) = (rail("a", FaultPlan::none()), rail("b", FaultPlan::none()));
+    fast.bandwidth_bytes_per_second = 400_000_000;
+    slow.bandwidth_bytes_per_second = 100_000_000;
+    // Shares are whole pieces: of 512, so that one more or less is no matter.
+    let io_timeout = Duration::from_secs(30);
+    let config = EngineConfig { io_timeout, piece_bytes_max: 64 * KIB, ..config() };
+    let mut scene = Scene::with_leases(vec![fast, slow], config, 1, 32 << 20);
+    let (object, _) = scene.object("x", shape(16, 2048 * KIB, 2), 0..2);
+    assert_eq!(scene.read(&object).0, Status::OK);
+    let before: Vec<u64> = scene.engine.rail_stats().iter().map(|rail| rail.bytes).collect();
+    let start = scene.now;
+    for _ in 0..4 {
+        assert_eq!(scene.read(&object).0, Status::OK);
+    }
+    let after = scene.engine.rail_stats();
+    let moved = [after[0].bytes - before[0], after[1].bytes - before[1]];
+    let ratio = moved[0] as f64 / moved[1] as f64;
+    assert!((ratio / 4.0 - 1.0).abs() <= 0.02, "{moved:?} is 1 to {ratio}");
+    let seconds = scene.now.since(start) as f64 / 1e9;
+    let rate = (moved[0] + moved[1]) as f64 / seconds;
+    assert!(rate > 0.95 * 500e6, "together {rate} of 500 MB/s");
+}
+
+#[test]
+fn eight_equal_rails_carry_an_eighth_each() {
+    let rails = (0..8).map(|index| rail(&format!("r{index}"), FaultPlan::none())).collect();
+    let mut scene = Scene::with_leases(rails, config(), 1, 16 << 20);
+    let (object, _) = scene.object("x", shape(64, 256 * KIB, 2), 0..4);
+    assert_eq!(scene.read(&object).0, Status::OK);
+    for rail in scene.engine.rail_stats() {
+        let share = (16 << 20) / 8;
+        assert!(rail.bytes.abs_diff(share) <= 256 * KIB, "{} of {share}", rail.bytes);
+    }
+}
+
+#[test]
+fn sixteen_stripes_on_three_rails_are_six_five_and_five() {
+    let rails = (0..3).map(|index| rail(&format!("r{index}"), FaultPlan::none())).collect();
+    let config = EngineConfig { policy: Policy::Fixed, ..config() };
+    let mut scene = Scene::with_leases(rails, config, 1, 4 << 20);
+    let (object, _) = scene.object("x", shape(16, 256 * KIB, 1), 0..1);
+    assert_eq!(scene.read(&object).0, Status::OK);
+    let pieces: Vec<u64> = scene.engine.rail_stats().iter().map(|rail| rail.pieces).collect();
+    assert_eq!(pieces, [6, 5, 5]);
+}
+
+#[test]
+fn limits_per_rail_and_in_all_are_never_exceeded() {
+    let rails = vec![rail("a", FaultPlan::none()), rail("b", FaultPlan::none())];
+    let mut config = config();
+    (config.limits.rail_pieces_max, config.limits.pieces_max) = (16, 24);
+    let mut scene = Scene::with_leases(rails, config, 100, 64 << 10);
+    let (object, _) = scene.object("x", shape(1, 64 * KIB, 2), 0..2);
+    for _ in 0..100 {
+        let read = scene.whole(&object);
+        scene.push(read);
+    }
+    let (mut ended, mut most) = (0, 0);
+    while ended < 100 {
+        assert!(scene.step());
+        let held: u64 = scene.controls.iter().map(|control| control.stats().outstanding).sum();
+        most = most.max(held);
+        while scene.ring.pop().is_some() {
+            ended += 1;
+        }
+    }
+    assert_eq!(most, 24, "the whole of the limit is used, and no more");
+    assert!(scene.controls.iter().all(|control| control.stats().outstanding_peak <= 16));
+}
+
+#[test]
+fn a_rail_that_is_switched_off_carries_nothing() {
+    let rails = vec![rail("a", FaultPlan::none()), rail("b", FaultPlan::none())];
+    let mut scene = Scene::new(rails, config());
+    let (object, _) = scene.object("x", shape(8, 64 * KIB, 2), 0..2);
+    scene.engine.set_enabled("a", false).expect("a rail");
+    assert_eq!(scene.read(&object).0, Status::OK);
+    assert_eq!(scene.controls[0].stats().posted, 0);
+    scene.engine.set_enabled("a", true).expect("a rail");
+    assert_eq!(scene.read(&object).0, Status::OK);
+    assert!(scene.controls[0].stats().posted > 0);
+}
+
+#[test]
+fn limits_that_are_smaller_than_a_piece_let_one_through_at_a_time() {
+    let mut config = config();
+    (config.limits.rail_bytes_max, config.limits.bytes_max) = (1, 1);
+    let mut scene = Scene::new(vec![rail("a", FaultPlan::none())], config);
+    let (object, _) = scene.object("x", shape(4, 64 * KIB, 1), 0..1);
+    assert_eq!(scene.read(&object).0, Status::OK);
+    assert_eq!(scene.controls[0].stats().outstanding_peak, 1);
+}
+
+#[test]
+fn no_piece_is_longer_than_its_rail_takes() {
+    let mut short = rail("a", FaultPlan::none());
+    short.request_bytes_max = 1 << 20;
+    let mut scene = Scene::with_leases(vec![short], config(), 1, 2 << 20);
+    let bytes = (1 << 20) + 64 * KIB + 5000;
+    let shape = Shape { block_bytes: 65_536, ..shape(1, bytes, 1) };
+    let (object, _) = scene.object("x", shape, 0..1);
+    // All but the first block: what is left is a little more than the longest request.
+    let lease = scene.pool.take().expect("a lease");
+    scene.push(Read::new(&object, 64 * KIB..bytes, lease));
+    let cqe = scene.next();
+    assert_eq!((cqe.ended(), cqe.attempts()), (Some(Status::OK), 1));
+}
+
+#[test]
+fn pushes_to_a_full_ring_say_full_and_nothing_else() {
+    let mut scene = Scene::with_leases(vec![rail("a", FaultPlan::none())], config(), 16, 4096);
+    let (object, _) = scene.object("x", shape(1, 4096, 1), 0..1);
+    let config = RingConfig { sq_entries: 8, cq_entries: 8, ..RingConfig::default() };
+    scene.ring = scene.engine.ring(config).expect("a ring");
+    let mut accepted = 0;
+    while scene.ring.push(scene.whole(&object)).is_ok() {
+        accepted += 1;
+    }
+    assert_eq!(accepted, 8);
+    let refused = scene.ring.push(scene.whole(&object)).expect_err("full");
+    assert_eq!(refused.why, PushError::Full);
+}
