@@ -43,3 +43,23 @@ fn engines_of_several_pollers_end_at_once() {
         assert_eq!(came, Ok(round), "an engine did not end");
     }
 }
+
+#[test]
+fn every_submitted_read_ends_though_few_fit_at_a_time() {
+    for round in 0..50_u32 {
+        let rails = RailSet::new().null(NullConfig::new("null")).expect("a null rail");
+        let waiting = Waiting::Adaptive { spin: Duration::ZERO };
+        let config = EngineConfig { waiting, reads_max: 1, ..EngineConfig::default() };
+        let engine = Engine::builder().rails(rails).config(config).build().expect("it starts");
+        let mut ring = engine.ring(RingConfig::default()).expect("a ring");
+        for _ in 0..200 {
+            ring.push(Read::nop()).expect("there is room");
+        }
+        ring.submit();
+        if round % 2 == 1 {
+            std::thread::yield_now();
+        }
+        drop(engine);
+        assert_eq!(std::iter::from_fn(|| ring.pop()).count(), 200, "round {round}");
+    }
+}

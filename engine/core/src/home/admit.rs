@@ -175,7 +175,7 @@ impl Home {
             let list = self.tokens.entry(token).or_default();
             list.push_back(&mut self.reads, slot);
         }
-        if cancelled {
+        if cancelled || self.stopping {
             self.stop(slot, Status::CANCELLED, now, courier);
         } else if deadline != Nanos::NEVER
             && (deadline <= now || !self.wheel.arm(&mut self.reads, slot))

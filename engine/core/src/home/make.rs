@@ -81,6 +81,7 @@ impl Home {
             hash: HashCursor { state: Box::new(StreamingChecksum::new()), piece: NONE, at: 0 },
             starved: false,
             draining: List::default(),
+            stopping: false,
             hashed_bytes: 0,
             shared,
         }

@@ -350,6 +350,8 @@ pub(crate) struct Home {
     /// A piece found something used up that other pollers hold, for the first time.
     starved: bool,
     draining: List<DRAINING>,
+    /// The engine shuts down: reads that are still on a ring end as soon as they are admitted.
+    stopping: bool,
     /// Bytes hashed since the turn began.
     pub(crate) hashed_bytes: u64,
 }

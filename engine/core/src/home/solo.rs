@@ -64,6 +64,7 @@ impl Home {
             && sqe.get_deadline_ns() == 0
             && attached.token.is_none()
             && !permit.is_cancelled()
+            && !self.stopping
             && !self.caller_is_gone(ring);
         let (true, Memory::One(part)) = (plain, &attached.memory) else {
             return Err((permit, attached));

@@ -261,6 +261,7 @@ impl Home {
 
     /// The engine shuts down: every read is cancelled.
     pub(crate) fn stop_all(&mut self, cause: Status, now: Nanos, courier: &mut impl Courier) {
+        self.stopping = true;
         for solo in self.solos.taken() {
             self.promote(solo);
         }

@@ -338,7 +338,7 @@ impl<L: Link> Poller<L> {
     pub(crate) fn park(&mut self, now: Nanos, at_most: Option<std::time::Duration>) {
         self.bell.prepare_sleep();
         // Another poller's end can be what this one waits for, and it rang before the line above.
-        if self.next_event() <= now || self.may_end() || !self.arm_links() {
+        if self.next_event() <= now || self.may_drain() || self.may_end() || !self.arm_links() {
             self.bell.cancel_sleep();
             return;
         }
@@ -381,13 +381,18 @@ impl<L: Link> Poller<L> {
     /// Whether it was told to stop and everything has come to its end. A poller goes on while
     /// another's reads may still need its rails.
     pub(crate) fn has_ended(&mut self) -> bool {
-        if self.life == Life::Stopping && self.home.is_idle() {
+        if self.may_drain() {
             self.life = Life::Draining;
             // AcqRel: whoever sees the last count also sees the mail that came before it.
             self.shared.idle_homes.fetch_add(1, Ordering::AcqRel);
             self.shared.desks.iter().for_each(|desk| desk.bell.wake());
         }
         self.may_end()
+    }
+
+    /// Whether it was told to stop and no read is left, neither in progress nor on a ring.
+    fn may_drain(&self) -> bool {
+        self.life == Life::Stopping && self.home.is_still() && !self.bell.any_ready()
     }
 
     /// Whether no poller has reads left and nothing is in flight here.
