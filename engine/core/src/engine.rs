@@ -18,7 +18,7 @@ use crate::cancel::CancelToken;
 use crate::config::Waiting;
 use crate::object::{Object, ObjectInner, OpenError, Opened};
 use crate::poller::{Control, Poller, Progress};
-use crate::ring::{Driver, Ring, RingConfig, WaitError};
+use crate::ring::{Driver, Ring, RingConfig, RingPlace, WaitError};
 use crate::shared::{self, Shared, lock};
 use crate::stats::{EngineStats, RailStats};
 
@@ -253,7 +253,8 @@ impl EngineCore {
         })?;
         let cq_entries = config.cq_entries;
         desk.tell(Control::Ring { seat, end: Box::new(poller_end), cq_entries });
-        Ok(Ring::new(caller, Arc::clone(shared), config.spin, driver))
+        let place = RingPlace { desk: Arc::clone(desk), seat };
+        Ok(Ring::new(caller, Arc::clone(shared), place, config.spin, driver))
     }
 
     fn set_enabled(&self, name: &str, on: bool) -> Result<(), NoSuchRail> {

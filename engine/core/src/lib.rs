@@ -14,6 +14,7 @@ mod config;
 mod ease;
 mod engine;
 mod home;
+mod loans;
 mod mail;
 mod memory;
 mod object;

@@ -7,16 +7,19 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use railring_dma::{Lease, Loan, Receipt, RegionId};
+use railring_dma::{Lease, Receipt, RegionId};
 use railring_transport::Nanos;
 use sq_cq::{CallerEnd, CallerWaker, CancelOutcome, Cqe, CqeFlags, ReadId, Status};
 
 use crate::home::Attached;
-use crate::memory::{Memory, PartList, Returned};
+use crate::loans::{Loans, lend, repay, take_back};
+use crate::mail::SOURCE_CONTROL;
+use crate::memory::{PartList, Returned};
 use crate::object::{Object, Opened};
+use crate::poller::Control;
 use crate::push::{self, PushError, Refused};
 use crate::read::{Destination, Read, Scatter};
-use crate::shared::Shared;
+use crate::shared::{Desk, Shared};
 use crate::slab::NONE;
 
 /// Who turns the pollers.
@@ -60,12 +63,6 @@ pub enum WaitError {
     EngineGone,
 }
 
-#[derive(Debug)]
-enum Loans {
-    One(Loan),
-    Many(Scatter),
-}
-
 struct Held {
     _opened: Arc<Opened>,
     reads: u32,
@@ -83,6 +80,7 @@ pub struct Ring {
     /// The object of each accepted read, by slot of its handle.
     object_of: Box<[u32]>,
     shared: Arc<Shared>,
+    place: RingPlace,
     /// The region that the last lease was of: most are.
     region: Option<KnownRegion>,
     /// When the present batch was begun; stamped once per batch.
@@ -154,12 +152,14 @@ impl Ring {
     pub(crate) fn new(
         end: CallerEnd<Attached, Returned>,
         shared: Arc<Shared>,
+        place: RingPlace,
         spin: Duration,
         driver: Driver,
     ) -> Self {
         let open = (0..end.cq_capacity()).map(|_| None).collect();
         let (objects, object_of) = (Vec::new(), vec![NONE; end.cq_capacity() as usize].into());
-        Ring { end, open, objects, object_of, shared, region: None, batch_at: None, spin, driver }
+        let (region, batch_at) = (None, None);
+        Ring { end, open, objects, object_of, shared, place, region, batch_at, spin, driver }
     }
 
     /// Accepts a read, or gives it back. Not visible to the engine before [`Ring::submit`].
@@ -470,11 +470,35 @@ impl AsFd for Ring {
     }
 }
 
+/// Where a ring's other end is.
+#[derive(Debug)]
+pub(crate) struct RingPlace {
+    pub(crate) desk: Arc<Desk>,
+    pub(crate) seat: usize,
+}
+
+impl Ring {
+    /// Leaves this end to the poller if reads are on their way to it: it takes their memory out.
+    fn leave_end(&mut self) {
+        if self.end.in_flight() == 0 || self.end.is_closed() {
+            return;
+        }
+        // A stand-in of the smallest size; without descriptors for it, memory on its way leaks.
+        let sizes = sq_cq::RingConfig { sq_entries: 1, cq_entries: 1, ..Default::default() };
+        let bell = Arc::clone(&self.place.desk.bell);
+        if let Ok((stand_in, _)) = sq_cq::pair(sizes, bell, SOURCE_CONTROL) {
+            let end = Box::new(std::mem::replace(&mut self.end, stand_in));
+            self.place.desk.tell(Control::Orphan { seat: self.place.seat, end });
+        }
+    }
+}
+
 impl Drop for Ring {
     fn drop(&mut self) {
         // What was pushed comes back by way of the engine only.
         self.submit();
         while self.pop().is_some() {}
+        self.leave_end();
         for loans in &mut self.open {
             match loans.take() {
                 None => {}
@@ -483,95 +507,6 @@ impl Drop for Ring {
                     scatter.loans.into_iter().for_each(|loan| self.shared.impound.hold(loan));
                 }
             }
-        }
-    }
-}
-
-#[inline]
-fn repay(open: &mut Option<Loans>, part: railring_dma::Part) -> Option<Receipt> {
-    match open.as_mut()? {
-        Loans::One(loan) => loan.repay(part).ok(),
-        Loans::Many(scatter) => {
-            let mut part = part;
-            for loan in &mut scatter.loans {
-                match loan.repay(part) {
-                    Ok(receipt) => return Some(receipt),
-                    Err(back) => part = back,
-                }
-            }
-            None
-        }
-    }
-}
-
-/// Lends exactly `bytes` of the destination; what is over stays with the loans.
-#[inline]
-fn lend(into: Option<Destination>, bytes: u64) -> (Memory, Option<Loans>) {
-    let mut left = usize::try_from(bytes).unwrap_or(usize::MAX);
-    match into {
-        None => (Memory::None, None),
-        Some(Destination::Lease(lease)) => {
-            let (loan, part) = lend_lease(lease, &mut left);
-            (part.map_or(Memory::None, Memory::One), Some(Loans::One(loan)))
-        }
-        Some(Destination::Scatter(mut scatter)) => {
-            let mut parts = std::mem::take(&mut scatter.parts);
-            for lease in scatter.leases.drain(..) {
-                let (loan, part) = lend_lease(lease, &mut left);
-                scatter.loans.push(loan);
-                parts.0.extend(part);
-            }
-            parts.0.reverse();
-            (Memory::Many(parts), Some(Loans::Many(scatter)))
-        }
-    }
-}
-
-#[inline]
-fn lend_lease(lease: Lease, left: &mut usize) -> (Loan, Option<railring_dma::Part>) {
-    let (mut loan, part) = lease.lend();
-    let (used, over) = if part.len() > *left {
-        let (used, over) = part.split_at(*left);
-        (used, Some(over))
-    } else {
-        (part, None)
-    };
-    *left -= used.len();
-    if let Some(part) = over {
-        let repaid = loan.repay(part);
-        debug_assert!(repaid.is_ok(), "a part goes back to its own loan");
-    }
-    if used.is_empty() {
-        let repaid = loan.repay(used);
-        debug_assert!(repaid.is_ok(), "a part goes back to its own loan");
-        return (loan, None);
-    }
-    (loan, Some(used))
-}
-
-/// Undoes [`lend`] for a push that was refused.
-fn take_back(loans: Option<Loans>, memory: Memory) -> Option<Destination> {
-    match (loans?, memory) {
-        (Loans::One(mut loan), Memory::One(part)) => {
-            let repaid = loan.repay(part);
-            debug_assert!(repaid.is_ok(), "a part goes back to its own loan");
-            loan.settle().ok().map(Destination::Lease)
-        }
-        (Loans::One(loan), _) => loan.settle().ok().map(Destination::Lease),
-        (Loans::Many(mut scatter), memory) => {
-            if let Memory::Many(mut parts) = memory {
-                let mut open = Some(Loans::Many(scatter));
-                for part in parts.0.drain(..) {
-                    let repaid = repay(&mut open, part);
-                    debug_assert!(repaid.is_some(), "a part goes back to its own loan");
-                }
-                let Some(Loans::Many(back)) = open else { return None };
-                scatter = back;
-                scatter.parts = parts;
-            }
-            let settled = scatter.loans.drain(..).filter_map(|loan| loan.settle().ok());
-            scatter.leases.extend(settled);
-            Some(Destination::Scatter(scatter))
         }
     }
 }

@@ -74,7 +74,7 @@ impl Home {
         any |= self.serve_cancels(ring, now, courier);
         if drained {
             self.ready[ring / 64] &= !(1 << (ring % 64));
-            if self.seats[ring].as_ref().is_some_and(|seat| seat.end.is_closed()) {
+            if self.seats[ring].as_ref().is_some_and(super::Seat::is_gone) {
                 self.close_ring(ring, now, courier);
             }
         }

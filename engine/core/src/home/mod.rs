@@ -18,7 +18,7 @@ use std::sync::Arc;
 use railring_catalog::checksum::StreamingChecksum;
 use railring_dma::{Loan, Part};
 use railring_transport::{Alignment, Nanos};
-use sq_cq::{Handle, Permit, PollerEnd, Proof, ReadId, Status};
+use sq_cq::{CallerEnd, Handle, Permit, PollerEnd, Proof, ReadId, Status};
 
 use crate::cancel::CancelToken;
 use crate::mail::{Done, Order};
@@ -41,6 +41,7 @@ pub(crate) struct Attached {
 }
 
 pub(crate) type RingEnd = PollerEnd<Attached, Returned>;
+pub(crate) type CallerSide = CallerEnd<Attached, Returned>;
 
 /// List tags: an entry is in at most one list of each.
 pub(crate) const STAGED: usize = 2;
@@ -274,13 +275,15 @@ struct Seat {
     reads: Box<[u32]>,
     in_progress: u32,
     closed: bool,
+    /// The end of a caller that dropped its ring: what was on its way to it is taken out here.
+    orphan: Option<Box<CallerSide>>,
 }
 
 impl Seat {
     /// Whether the caller's end is gone, even if that was not acted on yet.
     #[inline]
     fn is_gone(&self) -> bool {
-        self.closed || self.end.is_closed()
+        self.closed || self.orphan.is_some() || self.end.is_closed()
     }
 }
 
@@ -409,7 +412,7 @@ impl Home {
     /// Takes over a ring.
     pub(crate) fn seat(&mut self, seat: usize, end: RingEnd, cq_entries: u32) {
         let reads = vec![NONE; cq_entries as usize].into();
-        self.seats[seat] = Some(Seat { end, reads, in_progress: 0, closed: false });
+        self.seats[seat] = Some(Seat { end, reads, in_progress: 0, closed: false, orphan: None });
         self.mark_ready(seat);
     }
 
@@ -421,6 +424,14 @@ impl Home {
 
     fn mark_unpublished(&mut self, ring: u16) {
         self.unpublished[usize::from(ring) / 64] |= 1 << (ring % 64);
+    }
+
+    /// The caller dropped its ring and left its end here.
+    pub(crate) fn adopt(&mut self, ring: usize, orphan: Box<CallerSide>) {
+        if let Some(seat) = &mut self.seats[ring] {
+            seat.orphan = Some(orphan);
+            self.mark_ready(ring);
+        }
     }
 
     /// Learns of an object before any read of it can be admitted.

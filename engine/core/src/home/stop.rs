@@ -5,7 +5,7 @@ use railring_dma::Part;
 use railring_transport::Nanos;
 use sq_cq::{SqeFlags, Status};
 
-use super::{Courier, Home, NOT_PARKED, Piece, PieceKind, PieceState, Stripe, Verify};
+use super::{Courier, Home, NOT_PARKED, Piece, PieceKind, PieceState, Seat, Stripe, Verify};
 use crate::memory::{Memory, PartList};
 use crate::plan::{CutRules, Landing, Way};
 use crate::schedule::RailMask;
@@ -13,7 +13,7 @@ use crate::slab::NONE;
 use crate::staging::STAGED_BYTES;
 
 /// Ends what is left of one read as failed, with as many CQEs as it still owes.
-fn fail_read(seat: &mut super::Seat, read: &super::Read, mut permit: sq_cq::Permit) {
+fn fail_read(seat: &mut Seat, read: &super::Read, mut permit: sq_cq::Permit) {
     let status = Status::ENGINE_FAILED;
     let fields = sq_cq::CqeFields {
         user_data: read.user_data,
@@ -254,7 +254,14 @@ impl Home {
 
     /// Forgets a ring that has no reads left.
     pub(super) fn unseat(&mut self, ring: usize) {
-        self.seats[ring] = None;
+        if let Some(Seat { mut end, orphan: Some(mut orphan), .. }) = self.seats[ring].take() {
+            end.publish();
+            while let Some((_, returned)) = orphan.pop() {
+                if let Some(part) = returned.part {
+                    self.shared.impound.repay(part);
+                }
+            }
+        }
         self.ready[ring / 64] &= !(1 << (ring % 64));
         self.shared.free_seat(usize::from(self.index), ring);
     }

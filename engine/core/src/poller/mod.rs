@@ -11,7 +11,7 @@ use railring_transport::{Link, Nanos};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use sq_cq::{Bell, Handle, Status};
 
-use crate::home::{Courier, Home, Piece, RingEnd};
+use crate::home::{CallerSide, Courier, Home, Piece, RingEnd};
 use crate::mail::{Mail, Order, SOURCE_CONTROL, SOURCE_MAIL, SOURCE_RINGS};
 use crate::object::ObjectInner;
 use crate::schedule::RAILS_MAX;
@@ -29,11 +29,23 @@ const HASH_BYTES_PER_TURN: u64 = 1 << 20;
 /// Messages that are not about single pieces.
 #[derive(Debug)]
 pub(crate) enum Control {
-    Ring { seat: usize, end: Box<RingEnd>, cq_entries: u32 },
+    Ring {
+        seat: usize,
+        end: Box<RingEnd>,
+        cq_entries: u32,
+    },
+    /// A caller dropped its ring with reads on it.
+    Orphan {
+        seat: usize,
+        end: Box<CallerSide>,
+    },
     Learn(Arc<ObjectInner>),
     Close(Handle),
     Cancel(u64),
-    Enable { rail: u16, on: bool },
+    Enable {
+        rail: u16,
+        on: bool,
+    },
     ShareStats,
     Stop,
 }
@@ -197,6 +209,7 @@ impl<L: Link> Poller<L> {
         for message in self.desk.take() {
             match message {
                 Control::Ring { seat, end, cq_entries } => self.home.seat(seat, *end, cq_entries),
+                Control::Orphan { seat, end } => self.home.adopt(seat, end),
                 Control::Learn(object) => self.home.learn(object),
                 Control::Close(handle) => self.home.close(handle),
                 Control::Cancel(token) => {
