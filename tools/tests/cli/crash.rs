@@ -26,7 +26,7 @@ fn a_put_killed_anywhere_leaves_a_good_store() {
         child.kill().expect("sent");
         if child.wait().expect("ends").success() {
             finished += 1;
-            longest = longest * 3 / 4;
+            longest = (longest * 3 / 4).max(500);
         } else {
             killed += 1;
             longest = longest * 11 / 10;

@@ -67,20 +67,22 @@ fn an_interrupted_put_of_a_file_leaves_nothing() {
     let mut random = fastrand::Rng::with_seed(seed("an_interrupted_put_of_a_file"));
     let place = Place::new(2);
     place.put("a/b", 10, &[]);
-    let file = place.file("f", 20_000_000, 1);
+    let file = place.file("f", 60_000_000, 1);
     let file = file.to_str().expect("UTF-8").to_owned();
-    let (mut interrupted, mut longest) = (0, 60_000);
-    // Where it always is done before, or never, the delay is adapted.
-    for _ in 0..60 {
+    // Microseconds until the signal; what comes too early or too late narrows them.
+    let (mut interrupted, mut soonest, mut latest) = (0, 5_000, 80_000);
+    for _ in 0..100 {
         let child = spawn(&place, &["put", &file, "--key", "a/c", "--stripe", "64K"]);
-        std::thread::sleep(
-            Duration::from_millis(20) + Duration::from_micros(random.u64(..longest)),
-        );
+        std::thread::sleep(Duration::from_micros(random.u64(soonest..latest)));
         signal(&child, Signal::INT);
         match effect(child) {
-            Effect::TooEarly => continue,
+            Effect::TooEarly => {
+                soonest += 2_000;
+                latest = latest.max(soonest + 20_000);
+                continue;
+            }
             Effect::TooLate => {
-                longest = longest * 3 / 4;
+                latest = (latest * 3 / 4).max(soonest + 2_000);
                 continue;
             }
             Effect::Interrupted => {}
