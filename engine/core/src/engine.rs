@@ -403,22 +403,28 @@ impl Engine {
             sweeper: Mutex::new(None),
             stop_sweeping: Arc::clone(&stop_sweeping),
         };
+        // Dropped by each thread once it is set up, or by its unwinding.
+        let (set_up, all_set_up) = std::sync::mpsc::channel::<()>();
         for (index, poller) in pollers.into_iter().enumerate() {
             let start = PollerStart {
                 poller: u32::try_from(index).expect("few pollers"),
                 cpu: cpus.get(index).copied().flatten(),
             };
-            let (hook, shared) = (hook.clone(), Arc::clone(&shared));
+            let (hook, shared, set_up) = (hook.clone(), Arc::clone(&shared), set_up.clone());
             let thread = std::thread::Builder::new()
                 .name(format!("railring-{index}"))
-                .spawn(move || poller_thread(poller, &shared, start, hook))?;
+                .spawn(move || poller_thread(poller, &shared, start, hook, set_up))?;
             lock(&engine.threads).push(thread);
         }
         let sweeping = Arc::clone(&shared);
-        let sweeper = std::thread::Builder::new()
-            .name("railring-control".to_owned())
-            .spawn(move || sweeping.sweep_until(&stop_sweeping))?;
+        let sweeper =
+            std::thread::Builder::new().name("railring-control".to_owned()).spawn(move || {
+                drop(set_up);
+                sweeping.sweep_until(&stop_sweeping);
+            })?;
         *lock(&engine.sweeper) = Some(sweeper);
+        // Nothing of a thread's start happens after this: no late allocation, no late pinning.
+        let _ = all_set_up.recv();
         Ok(engine)
     }
 
@@ -450,6 +456,7 @@ fn poller_thread<L: Link>(
     shared: &Arc<Shared>,
     start: PollerStart,
     hook: Option<StartHook>,
+    set_up: std::sync::mpsc::Sender<()>,
 ) {
     let pinned = hook.and_then(|hook| hook(start));
     let desk = &shared.desks[start.poller as usize];
@@ -457,6 +464,7 @@ fn poller_thread<L: Link>(
     let waiting = shared.config.waiting;
     let run = std::panic::AssertUnwindSafe(|| {
         poller.start();
+        drop(set_up);
         run(&mut poller, waiting);
     });
     if std::panic::catch_unwind(run).is_err() {
