@@ -149,7 +149,8 @@ impl Store {
         let mut repaired = 0;
         for directory in group.missing.iter().chain(damaged).filter_map(|&i| self.directory(i)) {
             directory.ensure_leaf(group.name.hash.leaf())?;
-            let staged = staged_manifest(group.name.nonce);
+            // Not the put's own staged name: it may be alive, just about to rename that file.
+            let staged = staged_manifest(self.nonce()?);
             directory.replace(&staged, &group.name.manifest(), &manifest.encode())?;
             repaired += 1;
         }

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt::{self, Debug};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 /// One recorded operation. Files are numbered, so that renames do not matter to writes.
@@ -67,6 +68,7 @@ struct Shared {
     state: Mutex<State>,
     unlocked: Condvar,
     before_try_lock: Mutex<Option<Hook>>,
+    yields: AtomicBool,
 }
 
 /// What a test does in the middle of somebody else's operation.
@@ -114,6 +116,11 @@ impl Memory {
     /// Runs `hook` once, between opening a file and trying to lock it.
     pub(crate) fn before_try_lock(&self, hook: impl FnOnce() + Send + 'static) {
         *self.0.before_try_lock.lock().expect("no panic while it is held") = Some(Box::new(hook));
+    }
+
+    /// Lets other threads go first at each rename from here on, where operations race.
+    pub(crate) fn yield_at_each_rename(&self) {
+        self.0.yields.store(true, Ordering::Relaxed);
     }
 
     /// Throws away what is written from here on, for objects that are only counted.
@@ -318,6 +325,9 @@ impl StorageBackend for Memory {
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        if self.0.yields.load(Ordering::Relaxed) {
+            std::thread::yield_now();
+        }
         let mut state = self.enter(true)?;
         let file = state.file(from)?;
         state.parent_exists(to)?;

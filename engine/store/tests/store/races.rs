@@ -39,11 +39,16 @@ fn a_pin_that_comes_first_is_seen_by_the_remover() {
 }
 
 #[test]
-fn many_puts_at_once_never_share_a_generation() {
+fn many_puts_at_once_never_share_a_generation_and_leave_nothing_behind() {
     let (memory, store) = new_store(2);
+    memory.yield_at_each_rename();
     let put_some = |store: &railring_store::Store| -> Vec<u64> {
-        let one = || put(store, "n/k", b"x", &options(4096, 1)).expect("room");
-        (0..40).map(|_| one().placement.generation).collect()
+        let one = || {
+            let report = put(store, "n/k", b"x", &options(4096, 1)).expect("room");
+            assert_eq!(report.warnings, []);
+            report.placement.generation
+        };
+        (0..40).map(|_| one()).collect()
     };
     let mut all: Vec<u64> = std::thread::scope(|scope| {
         let others: Vec<_> = (0..3)
@@ -58,4 +63,6 @@ fn many_puts_at_once_never_share_a_generation() {
     });
     all.sort_unstable();
     assert_eq!(all, (1..=160).collect::<Vec<_>>());
+    let left = memory.file_names("/");
+    assert!(left.iter().all(|name| !name.contains("/tmp/")), "{left:?}");
 }
