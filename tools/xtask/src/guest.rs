@@ -71,16 +71,30 @@ pub(crate) struct Arguments {
     command: Vec<String>,
 }
 
+/// Whether this machine is of the kind that guests are.
+pub(crate) fn is_possible_here() -> bool {
+    std::env::consts::ARCH == "x86_64"
+}
+
+/// Downloads the kernel for guests unless it is in the cache already.
+pub(crate) fn fetch_kernel() -> Result<()> {
+    kernel_in(&default_cache()?).map(drop)
+}
+
+fn kernel_in(cache: &Path) -> Result<Kernel> {
+    std::fs::create_dir_all(cache).with_context(|| format!("no {}", cache.display()))?;
+    Kernel::provide(&cache.canonicalize().context("the cache has no path")?)
+}
+
 /// Boots, runs, and returns the exit status that the module's arguments describe.
 pub(crate) fn run(arguments: &Arguments) -> Result<u8> {
-    ensure!(std::env::consts::ARCH == "x86_64", "guests are x86-64 machines, this one is not");
+    ensure!(is_possible_here(), "guests are x86-64 machines, this one is not");
     let install = if arguments.no_install { Install::Never } else { Install::WhenMissing };
     let missing = packages::provide(packages::for_guest()?, install)?;
     let missing: Vec<_> = missing.iter().map(|wanted| &*wanted.name).collect();
     ensure!(missing.is_empty(), "not installed: {}", missing.join(" "));
     let cache = arguments.cache.clone().map_or_else(default_cache, Ok)?;
-    std::fs::create_dir_all(&cache).with_context(|| format!("no {}", cache.display()))?;
-    let kernel = Kernel::provide(&cache.canonicalize().context("the cache has no path")?)?;
+    let kernel = kernel_in(&cache)?;
 
     let folder = RunFolder::new()?;
     let initrd = folder.0.join("initrd");
@@ -230,7 +244,7 @@ fn shell_line(words: &[String]) -> String {
 }
 
 /// `text` as one word for a shell.
-fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 

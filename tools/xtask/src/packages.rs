@@ -69,6 +69,13 @@ pub(crate) fn for_guest() -> Result<Vec<Wanted>> {
     Ok(list)
 }
 
+/// What the guest stage needs: a guest, and what its tests are built with.
+pub(crate) fn for_guest_tests() -> Result<Vec<Wanted>> {
+    let mut list = parse(LIST)?;
+    list.retain(|wanted| ["guest", "feature verbs"].contains(&&*wanted.section));
+    Ok(list)
+}
+
 /// Installs what is missing, if that is wanted and possible; returns what is missing then.
 pub(crate) fn provide(wanted: Vec<Wanted>, install: Install) -> Result<Vec<Wanted>> {
     let mut missing = missing_of(wanted)?;

@@ -1,6 +1,8 @@
 //! The test command: its stages in order, each timed, each counting what passed, failed and was
 //! skipped.
 
+mod guest_tests;
+
 use std::fs::File;
 use std::io::Write;
 use std::process::Command;
@@ -8,11 +10,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use crate::guest::is_possible_here;
 use crate::packages::{self, Install};
 use crate::proc::{output_of, run_lines, stop_signal};
 use crate::report::{Row, report};
 use crate::tally::{Required, Tally};
-use crate::workspace::{Workspace, cargo};
+use crate::workspace::{Package, Workspace, cargo};
 use crate::{callgrind, readme};
 
 /// No single command of a stage needs longer on two slow cores; one that does hangs.
@@ -42,7 +45,19 @@ pub(crate) const STAGES: &[Stage] = &[
     Stage { name: "alone", about: "every crate builds without the others", run: alone },
     Stage { name: "readme", about: "the commands README.md shows", run: readme },
     Stage { name: "callgrind", about: "instruction counts against the record", run: callgrind },
+    Stage {
+        name: GUEST,
+        about: "tests over software RDMA, all in one guest",
+        run: guest_tests::run,
+    },
 ];
+
+/// The stage that boots a guest.
+const GUEST: &str = "guest";
+
+/// Its tests span crates: without optional features they run in the stage `test`, with RDMA in the
+/// guest.
+const SPANNING: &str = "railring-tests";
 
 /// Optional cargo features, with the pkg-config names of the libraries they link.
 const FEATURES: &[(&str, &[&str])] = &[
@@ -89,7 +104,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     std::fs::create_dir_all(&logs).with_context(|| format!("cannot make {}", logs.display()))?;
     let mut rows = Vec::new();
     for stage in STAGES {
-        if !options.only.is_empty() && options.only.iter().all(|name| name != stage.name) {
+        if !options.runs(stage.name) {
             continue;
         }
         println!("== {}: {}", stage.name, stage.about);
@@ -173,8 +188,19 @@ fn is_brief(line: &str) -> bool {
         .any(|start| line.starts_with(start))
 }
 
+impl Options {
+    /// Whether the stage of this name is to run.
+    fn runs(&self, name: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|only| only == name)
+    }
+}
+
 fn packages(run: &mut Run<'_>) -> Result<()> {
-    let missing = packages::provide(packages::for_tests(run.workspace)?, run.options.install)?;
+    let mut wanted = packages::for_tests(run.workspace)?;
+    if run.options.runs(GUEST) && guest_tests::are_there(run.workspace) && is_possible_here() {
+        wanted.extend(packages::for_guest_tests()?);
+    }
+    let missing = packages::provide(wanted, run.options.install)?;
     for wanted in &missing {
         println!("   missing: {} ({})", wanted.name, wanted.reason);
         run.tally.skip_check(&format!("package {}", wanted.name), "missing and not installed");
@@ -193,17 +219,44 @@ fn clippy(run: &mut Run<'_>) -> Result<()> {
     run.check(cargo().args(arguments))
 }
 
+/// The first library that `feature` links and this machine lacks.
+fn missing_library(feature: &str) -> Option<&'static str> {
+    let (_, libraries) = FEATURES.iter().find(|(name, _)| *name == feature)?;
+    let lacks = |library: &&&str| {
+        output_of(Command::new("pkg-config").args(["--exists", library])).is_err()
+    };
+    libraries.iter().find(lacks).copied()
+}
+
+/// The tests of a feature that need no device, of the crates that have it.
+fn feature_tests(feature: &str, crates: &[&Package]) -> Option<Command> {
+    let crates: Vec<_> = crates.iter().filter(|package| package.name != SPANNING).collect();
+    if crates.is_empty() {
+        return None;
+    }
+    let mut test = cargo();
+    test.args(["test", "--release", "--no-fail-fast", "--features", feature]);
+    test.args(["--lib", "--bins", "--examples"]);
+    for package in crates {
+        test.args(["-p", &package.name]);
+        for target in &package.targets {
+            if target.is_kind("test") && !guest_tests::is_guest_test(package, target) {
+                test.args(["--test", &target.name]);
+            }
+        }
+    }
+    test.args(["--", "--show-output"]);
+    Some(test)
+}
+
 fn features(run: &mut Run<'_>) -> Result<()> {
-    for (feature, libraries) in FEATURES {
+    for (feature, _) in FEATURES {
         let crates = run.workspace.with_feature(feature);
         let names: Vec<_> = crates.iter().flat_map(|package| ["-p", &package.name]).collect();
         if names.is_empty() {
             continue;
         }
-        let missing = libraries.iter().find(|library| {
-            output_of(Command::new("pkg-config").args(["--exists", library])).is_err()
-        });
-        if let Some(library) = missing {
+        if let Some(library) = missing_library(feature) {
             let reason = format!("the system library {library} is missing");
             run.tally.skip_check(&format!("feature {feature}"), &reason);
             continue;
@@ -211,9 +264,9 @@ fn features(run: &mut Run<'_>) -> Result<()> {
         let mut lint = cargo();
         lint.args(["clippy", "--release", "--all-targets", "--features", feature]).args(&names);
         run.check(lint.args(["--", "-D", "warnings"]))?;
-        let mut test = cargo();
-        test.args(["test", "--release", "--no-fail-fast", "--all-targets", "--features", feature]);
-        run.command(test.args(&names).args(["--", "--show-output"]))?;
+        if let Some(mut test) = feature_tests(feature, &crates) {
+            run.command(&mut test)?;
+        }
     }
     Ok(())
 }

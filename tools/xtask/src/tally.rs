@@ -18,6 +18,8 @@ pub(crate) struct Tally {
     /// Tests, or checks, that failed.
     pub failed: u32,
     skips: BTreeSet<Skip>,
+    /// Test binaries that told how their tests went.
+    results: u32,
     /// Ignored tests are no part of the harness's passed count; tests that print a skip line are.
     ignored: u32,
 }
@@ -26,6 +28,7 @@ impl Tally {
     /// Reads one line of a test run: the harness's totals, ignored tests, and skip lines.
     pub(crate) fn read_line(&mut self, line: &str) {
         if let Some(rest) = line.strip_prefix("test result: ") {
+            self.results += 1;
             self.passed += count_before(rest, " passed");
             self.failed += count_before(rest, " failed");
         } else if let Some(rest) = line.trim_start().strip_prefix("SKIP ") {
@@ -63,6 +66,7 @@ impl Tally {
     pub(crate) fn add(&mut self, other: Tally) {
         self.passed += other.passed;
         self.failed += other.failed;
+        self.results += other.results;
         self.ignored += other.ignored;
         self.skips.extend(other.skips);
     }
@@ -72,6 +76,11 @@ impl Tally {
         let printed: BTreeSet<_> = self.skips.iter().map(|skip| &skip.test).collect();
         let printed = u32::try_from(printed.len()).unwrap_or(u32::MAX);
         self.passed.saturating_sub(printed.saturating_sub(self.ignored))
+    }
+
+    /// How many test binaries told how their tests went.
+    pub(crate) fn results(&self) -> u32 {
+        self.results
     }
 
     /// How many skips there were.

@@ -70,15 +70,22 @@ impl Workspace {
     }
 }
 
+impl Target {
+    /// Whether it is one of these: `lib`, `bin`, `test`, `example`, ...
+    pub(crate) fn is_kind(&self, kind: &str) -> bool {
+        self.kind.iter().any(|one| one == kind)
+    }
+}
+
 impl Package {
     /// Whether it has a target of this kind.
     pub(crate) fn has_kind(&self, kind: &str) -> bool {
-        self.targets.iter().any(|target| target.kind.iter().any(|one| one == kind))
+        self.targets.iter().any(|target| target.is_kind(kind))
     }
 
     /// Names of its integration tests that contain `word`.
     pub(crate) fn tests_named(&self, word: &str) -> Vec<&str> {
-        let tests = self.targets.iter().filter(|target| target.kind.iter().any(|k| k == "test"));
+        let tests = self.targets.iter().filter(|target| target.is_kind("test"));
         tests.map(|target| &*target.name).filter(|name| name.contains(word)).collect()
     }
 

@@ -1,0 +1,13 @@
+//! Whether this is the guest that `cargo xtask guest` boots, with its software RDMA devices.
+
+/// How many rails the guest has: devices `rxe0`, `rxe1`, ... Nothing outside of it, where a test
+/// that needs a device says so as skipped; inside, a device that is missing is a failure.
+#[must_use]
+pub fn rails(test: &str) -> Option<u32> {
+    if std::env::var_os("RAILRING_GUEST").is_none() {
+        println!("SKIP {test}: not on a machine with software RDMA set up for it");
+        return None;
+    }
+    let nics = std::env::var("RAILRING_GUEST_NICS").ok();
+    Some(nics.and_then(|nics| nics.parse().ok()).expect("the job says how many rails there are"))
+}
