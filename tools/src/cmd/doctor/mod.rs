@@ -1,6 +1,7 @@
 //! `railring doctor`: what this machine lets Railring do, what that means, and how to mend it.
 
 mod checks;
+mod rdma;
 
 use anyhow::Result;
 use railring::file::{FileRail, FileRailOptions};
@@ -19,6 +20,8 @@ pub(crate) enum State {
     Good,
     /// Works, and could be faster.
     Slower,
+    /// Not there, and not needed unless one wants what it gives.
+    Absent,
     /// Does not work.
     Broken,
 }
@@ -59,6 +62,7 @@ impl Finding {
 
 pub(crate) fn run(args: &DoctorArgs, context: &mut Context) -> Result<()> {
     let mut findings = checks::all();
+    findings.extend(rdma::all());
     findings.extend(args.directories.iter().map(|directory| rail(directory)));
     for finding in &findings {
         match args.format.format() {
@@ -95,6 +99,7 @@ fn print(finding: &Finding, out: &mut Out) -> Result<()> {
     let state = match finding.state {
         State::Good => "good",
         State::Slower => "slower",
+        State::Absent => "absent",
         State::Broken => "BROKEN",
     };
     out.line(format_args!("{state:<7} {:<12} {}", finding.check, finding.found))?;
