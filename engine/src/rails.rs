@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use railring_file::{FileRail, FileRailError, FileRailOptions};
-use railring_sim::{NullConfig, NullRail, SimConfigError};
+use railring_sim::{NullConfig, NullRail, RailConfigError};
 use railring_transport::RailControl;
 
 use crate::link::AnyLink;
@@ -24,7 +24,7 @@ pub enum RailError {
     },
     /// A null rail makes no sense.
     #[error(transparent)]
-    Null(#[from] SimConfigError),
+    Null(#[from] RailConfigError),
 }
 
 /// Both halves of one rail.

@@ -9,7 +9,7 @@ use railring_transport::{
     RailInfo, RailKind, Refused, RegisterError, SourceRef, TargetId, WorkRequest, WrId,
 };
 
-use crate::config::SimConfigError;
+use crate::refusal::RailConfigError;
 use crate::targets::TargetTable;
 
 const TARGETS_MAX: u32 = 1 << 20;
@@ -52,17 +52,17 @@ impl NullRail {
     /// Both halves of a null rail.
     ///
     /// # Errors
-    /// One [`SimConfigError`] per field that makes no sense.
+    /// One [`RailConfigError`] per field that makes no sense.
     #[expect(clippy::new_ret_no_self, reason = "a rail is its two halves")]
-    pub fn new(config: NullConfig) -> Result<(Arc<NullControl>, NullLink), SimConfigError> {
-        SimConfigError::check_rail(&config.name, config.weight, config.alignment)?;
-        SimConfigError::check_window(&config.name, config.outstanding_wrs_max)?;
+    pub fn new(config: NullConfig) -> Result<(Arc<NullControl>, NullLink), RailConfigError> {
+        RailConfigError::check_rail(&config.name, config.weight, config.alignment)?;
+        RailConfigError::check_window(&config.name, config.outstanding_wrs_max)?;
         let limits = LinkLimits {
             outstanding_wrs_max: config.outstanding_wrs_max,
             request_bytes_max: config.request_bytes_max,
             alignment: config.alignment,
         };
-        SimConfigError::check_request_bytes(&config.name, limits)?;
+        RailConfigError::check_request_bytes(&config.name, limits)?;
         let control = NullControl { config, targets: Mutex::new(TargetTable::new(TARGETS_MAX)) };
         let slots = limits.outstanding_wrs_max.next_power_of_two();
         let slots = (0..slots).map(|_| None).collect();

@@ -41,6 +41,7 @@ impl<Source> TargetTable<Source> {
     }
 
     /// What is connected as `target`.
+    #[cfg(any(test, feature = "simulator"))]
     pub(crate) fn get(&self, target: TargetId) -> Option<&Source> {
         let entry = self.slots.get(target.slot as usize)?;
         entry.source.as_ref().filter(|_| entry.generation == target.generation)

@@ -1,7 +1,7 @@
 //! Laws of the null rail: every part comes back once, in order, only after its doorbell, untouched.
 
 use railring_dma::{Lease, Loan, Part, Region, RegionConfig, Regions};
-use railring_sim::{NullConfig, NullRail, SimConfigError};
+use railring_sim::{NullConfig, NullRail, RailConfigError};
 use railring_transport::{
     Alignment, Completion, Link, Nanos, Outcome, RailControl, RailKind, Refused, SourceRef,
     TargetId, WorkRequest, WrId,
@@ -118,18 +118,18 @@ fn connections_are_told_apart_and_bad_configurations_are_refused() {
         change(&mut config);
         NullRail::new(config).expect_err("refused")
     };
-    assert_eq!(refuse(|config| config.name = " ".into()), SimConfigError::BlankName);
+    assert_eq!(refuse(|config| config.name = " ".into()), RailConfigError::BlankName);
     let rail = || String::from("null0");
     let weight = u32::MAX;
-    assert_eq!(refuse(|c| c.weight = 0), SimConfigError::Weight { rail: rail(), weight: 0 });
-    assert_eq!(refuse(|c| c.weight = u32::MAX), SimConfigError::Weight { rail: rail(), weight });
-    assert_eq!(refuse(|c| c.outstanding_wrs_max = 0), SimConfigError::NoWindow { rail: rail() });
+    assert_eq!(refuse(|c| c.weight = 0), RailConfigError::Weight { rail: rail(), weight: 0 });
+    assert_eq!(refuse(|c| c.weight = u32::MAX), RailConfigError::Weight { rail: rail(), weight });
+    assert_eq!(refuse(|c| c.outstanding_wrs_max = 0), RailConfigError::NoWindow { rail: rail() });
     assert_eq!(
         refuse(|c| c.alignment = Alignment { memory_bytes: 3, ..Alignment::NONE }),
-        SimConfigError::Alignment { rail: rail(), bytes: 3 }
+        RailConfigError::Alignment { rail: rail(), bytes: 3 }
     );
     assert_eq!(
         refuse(|c| c.request_bytes_max = 0),
-        SimConfigError::RequestTooSmall { rail: rail(), request_bytes_max: 0, length_bytes: 1 }
+        RailConfigError::RequestTooSmall { rail: rail(), request_bytes_max: 0, length_bytes: 1 }
     );
 }

@@ -137,6 +137,46 @@ fn the_device_takes_some_of_a_doorbell_and_the_rest_at_the_next() {
     assert_eq!(Vec::from_iter(taken), [0, 1, 2, 3]);
 }
 
+/// Those before the bad one are executed once, the bad one comes back with the cause, those behind
+/// it wait for the next doorbell.
+#[test]
+fn a_post_that_fails_in_its_midst_gives_one_back_and_keeps_the_rest() {
+    for (seed, errno) in (0..).zip([5, -5, 11, 12, 22, -22, 107, 4000]) {
+        let status = Status::from_errno(errno);
+        let faults = FaultPlan::none().with(Fault::PostRefused { status }, When::Nth(0));
+        let mut rig = Rig::new(seed, 64 * BYTES, config(faults));
+        rig.post(4, BYTES);
+        let taken = rig.control.stats().posted;
+        assert_eq!(rig.link.has_uncommitted(), taken < 3);
+        let ended = rig.run();
+        assert_eq!(ended.len(), 4);
+        let bad: Vec<_> = ended.iter().filter(|end| end.done().is_none()).collect();
+        assert_eq!(bad.len(), 1);
+        assert_eq!((u64::from(bad[0].wr.slot), bad[0].outcome), (taken, failed(status)));
+        let stats = rig.control.stats();
+        assert_eq!((stats.posted, stats.outstanding), (3, 0), "each was executed once");
+        assert_eq!(stats.fired.of(FaultKind::PostRefused), 1);
+    }
+}
+
+#[test]
+fn what_hangs_for_ever_comes_back_when_the_device_is_made_to_let_go() {
+    let hang = Fault::Hang { returns_after_ns: None };
+    let mut rig = rig(hang, When::Every(2));
+    rig.post(4, BYTES);
+    for slot in 0..4 {
+        rig.link.quiesce(wr(slot), rig.now);
+    }
+    assert_eq!(rig.run().len(), 2);
+    assert_eq!((rig.link.next_event(), rig.control.stats().outstanding), (None, 2));
+    rig.control.let_go();
+    assert!(rig.link.next_event().is_some_and(|at| at <= rig.now));
+    let ended = rig.reap();
+    assert!(ended.iter().all(|end| end.outcome == failed(Status::CANCELLED)));
+    assert_eq!((ended.len(), rig.control.stats().outstanding), (2, 0));
+    assert_eq!(rig.link.next_event(), None);
+}
+
 #[test]
 fn queueing_can_fail_in_any_form_and_find_no_room() {
     for errno in [5, 11, 12, 14, 22, 105, 107] {

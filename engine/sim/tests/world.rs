@@ -7,8 +7,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use proptest::prelude::*;
 use railring_sim::{
-    Cancelling, Fault, FaultKind, FaultPlan, Latency, Quiescing, RegistrationLimits,
-    SimConfigError, SimRailConfig, SimWorld, SourceContent, When,
+    Cancelling, Fault, FaultKind, FaultPlan, Latency, Quiescing, RailConfigError,
+    RegistrationLimits, SimConfigError, SimRailConfig, SimWorld, SourceContent, When,
 };
 use railring_transport::{
     Alignment, ConnectError, Link, Nanos, Outcome, RailControl, RegisterError, SourceRef, WrId,
@@ -137,6 +137,7 @@ fn all_honest_faults(per_million: u32) -> FaultPlan {
         .with(Fault::TransferError { status: Status::from_errno(5), vendor: 7 }, chance)
         .with(Fault::PartialPost, chance)
         .with(Fault::PostError { status: Status::from_errno(12) }, chance)
+        .with(Fault::PostRefused { status: Status::from_errno(12) }, seldom)
         .with(Fault::SpuriousFull, chance)
         .with(Fault::Disconnect { down_ns: 100_000 }, seldom)
         .with(Fault::Flap { down_ns: 10_000, up_ns: 400_000 }, When::At(Nanos(1_000_000)))
@@ -331,24 +332,33 @@ fn bad_configurations_are_refused_by_name() {
         change(&mut config);
         SimWorld::new(1).add_rail(config).expect_err("refused")
     }
+    fn refuse_rail(change: impl FnOnce(&mut SimRailConfig)) -> RailConfigError {
+        match refuse(change) {
+            SimConfigError::Rail(error) => error,
+            other => panic!("{other}"),
+        }
+    }
     let rail = || String::from("rail0");
-    assert_eq!(refuse(|c| c.name = String::new()), SimConfigError::BlankName);
+    assert_eq!(refuse_rail(|c| c.name = String::new()), RailConfigError::BlankName);
     let weight = 1_000_001;
-    assert_eq!(refuse(|c| c.weight = weight), SimConfigError::Weight { rail: rail(), weight });
-    assert_eq!(refuse(|c| c.weight = 0), SimConfigError::Weight { rail: rail(), weight: 0 });
+    assert_eq!(
+        refuse_rail(|c| c.weight = weight),
+        RailConfigError::Weight { rail: rail(), weight }
+    );
+    assert_eq!(refuse_rail(|c| c.weight = 0), RailConfigError::Weight { rail: rail(), weight: 0 });
     let none = SimConfigError::NoBandwidth { rail: rail() };
     assert_eq!(refuse(|c| c.bandwidth_bytes_per_second = 0), none);
-    assert_eq!(refuse(|c| c.window_wrs = 0), SimConfigError::NoWindow { rail: rail() });
+    assert_eq!(refuse_rail(|c| c.window_wrs = 0), RailConfigError::NoWindow { rail: rail() });
     let entries = |c: &mut SimRailConfig| c.completion_queue_entries = Some(0);
-    assert_eq!(refuse(entries), SimConfigError::NoWindow { rail: rail() });
+    assert_eq!(refuse_rail(entries), RailConfigError::NoWindow { rail: rail() });
     let wrs = u32::MAX;
     assert_eq!(
-        refuse(|c| c.window_wrs = wrs),
-        SimConfigError::WindowTooLarge { rail: rail(), wrs }
+        refuse_rail(|c| c.window_wrs = wrs),
+        RailConfigError::WindowTooLarge { rail: rail(), wrs }
     );
     let too_small =
-        SimConfigError::RequestTooSmall { rail: rail(), request_bytes_max: 0, length_bytes: 1 };
-    assert_eq!(refuse(|c| c.request_bytes_max = 0), too_small);
+        RailConfigError::RequestTooSmall { rail: rail(), request_bytes_max: 0, length_bytes: 1 };
+    assert_eq!(refuse_rail(|c| c.request_bytes_max = 0), too_small);
     let latency = Latency::Uniform { mean_ns: 1, spread_ns: 2 };
     assert_eq!(
         refuse(|c| c.latency = latency),

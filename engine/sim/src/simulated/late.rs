@@ -13,7 +13,7 @@ mod imp {
     use railring_dma::{LateWriter, Part, Regions};
     use railring_transport::Nanos;
 
-    use crate::flight::{Flight, available};
+    use crate::simulated::flight::{Flight, available};
 
     /// Where the memory is that will be written late, once the world was told.
     #[derive(Clone, Debug, Default)]
@@ -92,7 +92,7 @@ mod none {
     use railring_dma::Part;
     use railring_transport::Nanos;
 
-    use crate::flight::Flight;
+    use crate::simulated::flight::Flight;
 
     /// Nothing needs to be known.
     #[derive(Clone, Debug, Default)]

@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::clock::VirtualClock;
-use crate::config::{SimConfigError, SimRailConfig};
-use crate::control::{RailShared, SimControl};
-use crate::late::KnownRegions;
-use crate::link::SimLink;
-use crate::store::{ObjectStore, SourceContent};
+use crate::simulated::clock::VirtualClock;
+use crate::simulated::config::{SimConfigError, SimRailConfig};
+use crate::simulated::control::{RailShared, SimControl};
+use crate::simulated::late::KnownRegions;
+use crate::simulated::link::SimLink;
+use crate::simulated::store::{ObjectStore, SourceContent};
 
 /// Makes simulated rails that share their sources and their clock. The same seed and the same calls
 /// give the same run, bit for bit; a rail's random numbers do not depend on the other rails.

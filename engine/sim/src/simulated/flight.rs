@@ -8,9 +8,9 @@ use railring_dma::Part;
 use railring_transport::{Outcome, WorkRequest};
 use sq_cq::Status;
 
-use crate::fault::{Fault, FaultKind};
-use crate::stats::SimCounters;
-use crate::store::{Source, SourceContent};
+use crate::simulated::fault::{Fault, FaultKind};
+use crate::simulated::stats::SimCounters;
+use crate::simulated::store::{Source, SourceContent};
 
 /// A source that a rail is connected to, and the generation it was connected for.
 #[derive(Clone, Debug)]
@@ -114,6 +114,7 @@ impl Fate {
             // Not a request's: `FaultKind::site` keeps them away.
             Fault::PartialPost
             | Fault::PostError { .. }
+            | Fault::PostRefused { .. }
             | Fault::SpuriousFull
             | Fault::Disconnect { .. }
             | Fault::Flap { .. }

@@ -9,14 +9,14 @@ use railring_transport::{
 };
 use sq_cq::Status;
 
-use crate::config::Misuse;
-use crate::control::RailShared;
-use crate::device::Device;
-use crate::dice::Opportunity;
-use crate::fault::{Fault, FaultKind, Site};
-use crate::flight::{Flight, Stage, Target};
-use crate::stats::bump;
-use crate::store::lock;
+use crate::simulated::config::Misuse;
+use crate::simulated::control::RailShared;
+use crate::simulated::device::Device;
+use crate::simulated::dice::Opportunity;
+use crate::simulated::fault::{Fault, Site};
+use crate::simulated::flight::{Flight, Stage, Target};
+use crate::simulated::stats::bump;
+use crate::simulated::store::lock;
 
 const EFAULT: i32 = 14;
 const ENOTCONN: i32 = 107;
@@ -34,6 +34,15 @@ pub struct SimLink {
     /// When to try again what the device did not take.
     retry_at: Option<Nanos>,
     doorbells: u64,
+}
+
+/// What the device does with a batch.
+#[derive(Clone, Copy, Debug)]
+struct Doorbell {
+    /// How many it takes, from the first on.
+    accepted: usize,
+    /// Why it refuses the next one, if it does.
+    refused: Option<Status>,
 }
 
 impl SimLink {
@@ -114,20 +123,26 @@ impl SimLink {
         Ok(())
     }
 
-    /// How many of the queued requests the device takes at this doorbell.
-    fn accepted(&mut self) -> usize {
+    /// What becomes of the queued requests at this doorbell.
+    fn doorbell(&mut self) -> Doorbell {
         let count = self.queued.len();
-        let mut accepted = count;
+        let mut doorbell = Doorbell { accepted: count, refused: None };
         let opportunity =
             Opportunity { site: Site::Doorbell, now: self.device.now, endpoint: None };
-        self.device.dice.roll(opportunity, |_, salt| {
+        let mut strikes = Vec::new();
+        self.device.dice.roll(opportunity, |fault, salt| strikes.push((fault, salt)));
+        for (fault, salt) in strikes {
             let few = usize::try_from(salt % count as u64).expect("below a usize");
-            accepted = accepted.min(few);
-        });
-        if accepted < count {
-            self.shared.counters.fire(FaultKind::PartialPost);
+            let refused = match fault {
+                Fault::PostRefused { status } => Some(status),
+                _ => None,
+            };
+            if few < doorbell.accepted {
+                doorbell = Doorbell { accepted: few, refused };
+                self.shared.counters.fire(fault.kind());
+            }
         }
-        accepted
+        doorbell
     }
 
     /// Gives `wr` back if the device does not know of it yet; returns whether that was so.
@@ -189,7 +204,8 @@ impl Link for SimLink {
             return;
         }
         self.doorbells += 1;
-        for _ in 0..self.accepted() {
+        let Doorbell { accepted, refused } = self.doorbell();
+        for _ in 0..accepted {
             let Some(wr) = self.queued.pop_front() else { break };
             // Posting may break the connection, so this is asked for each.
             if now < self.device.down_until {
@@ -197,6 +213,10 @@ impl Link for SimLink {
             } else {
                 self.device.post(wr);
             }
+        }
+        if let Some((status, wr)) = refused.zip(self.queued.front().copied()) {
+            self.queued.pop_front();
+            self.device.return_queued(wr, status);
         }
         if !self.queued.is_empty() {
             self.retry_at = Some(now.after(RETRY_NS));
@@ -209,6 +229,9 @@ impl Link for SimLink {
 
     fn reap(&mut self, now: Nanos, budget: usize, sink: &mut dyn FnMut(Completion)) -> usize {
         self.device.advance(now);
+        if self.shared.lets_go.load(Ordering::Relaxed) {
+            self.device.let_all_go();
+        }
         self.retry_at = self.retry_at.filter(|at| *at > now);
         let mut count = 0;
         while count < budget {
@@ -242,7 +265,9 @@ impl Link for SimLink {
     }
 
     fn next_event(&self) -> Option<Nanos> {
-        [self.device.next_event(), self.retry_at].into_iter().flatten().min()
+        let hung = self.shared.lets_go.load(Ordering::Relaxed) && self.device.has_hung();
+        let let_go = hung.then_some(self.device.now);
+        [self.device.next_event(), self.retry_at, let_go].into_iter().flatten().min()
     }
 
     fn stats(&self) -> LinkStats {

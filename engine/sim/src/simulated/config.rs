@@ -2,14 +2,9 @@
 
 use railring_transport::{Alignment, LinkLimits};
 
-use crate::fault::{Fault, FaultKind, FaultPlan, MILLION, When};
-use crate::latency::Latency;
-
-/// Highest static weight: beyond it weights are not ratios of rates but mistakes.
-pub const WEIGHT_MAX: u32 = 1_000_000;
-
-/// Most requests that a simulated device can have in flight.
-pub const WINDOW_WRS_MAX: u32 = 1 << 20;
+use crate::refusal::RailConfigError;
+use crate::simulated::fault::{Fault, FaultKind, FaultPlan, MILLION, When};
+use crate::simulated::latency::Latency;
 
 /// What a simulated rail is like.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,7 +12,7 @@ pub struct SimRailConfig {
     /// Its name, unique in its world. The rail's random numbers depend on it and on the world's
     /// seed only.
     pub name: String,
-    /// Static weight, 1 to [`WEIGHT_MAX`].
+    /// Static weight, 1 to [`WEIGHT_MAX`](crate::WEIGHT_MAX).
     pub weight: u32,
     /// The memory node it claims to be nearest to.
     pub node: Option<u32>,
@@ -27,7 +22,7 @@ pub struct SimRailConfig {
     pub bandwidth_bytes_per_second: u64,
     /// Time a request and its answer travel.
     pub latency: Latency,
-    /// Requests that may be queued or in flight, 1 to [`WINDOW_WRS_MAX`].
+    /// Requests that may be queued or in flight, 1 to [`WINDOW_WRS_MAX`](crate::WINDOW_WRS_MAX).
     pub window_wrs: u32,
     /// Size of the completion queue that the device grants, if that is smaller than the window.
     pub completion_queue_entries: Option<u32>,
@@ -90,14 +85,14 @@ impl SimRailConfig {
     /// # Errors
     /// One variant per thing that makes no sense.
     pub fn check(&self) -> Result<(), SimConfigError> {
-        SimConfigError::check_rail(&self.name, self.weight, self.alignment)?;
+        RailConfigError::check_rail(&self.name, self.weight, self.alignment)?;
         let rail = || self.name.clone();
         let limits = self.limits();
         if self.bandwidth_bytes_per_second == 0 {
             return Err(SimConfigError::NoBandwidth { rail: rail() });
         }
-        SimConfigError::check_window(&self.name, limits.outstanding_wrs_max)?;
-        SimConfigError::check_request_bytes(&self.name, limits)?;
+        RailConfigError::check_window(&self.name, limits.outstanding_wrs_max)?;
+        RailConfigError::check_request_bytes(&self.name, limits)?;
         if !self.latency.is_valid() {
             return Err(SimConfigError::BadLatency { rail: rail(), latency: self.latency });
         }
@@ -113,7 +108,9 @@ impl SimRailConfig {
     fn check_rule(&self, fault: Fault, when: When) -> Result<(), SimConfigError> {
         let rail = || self.name.clone();
         let sensible = match fault {
-            Fault::TransferError { status, .. } | Fault::PostError { status } => !status.is_ok(),
+            Fault::TransferError { status, .. }
+            | Fault::PostError { status }
+            | Fault::PostRefused { status } => !status.is_ok(),
             Fault::Flap { down_ns, up_ns } => down_ns > 0 && up_ns > 0,
             Fault::Rate { bytes_per_second } => bytes_per_second > 0,
             _ => true,
@@ -215,63 +212,20 @@ pub enum Misuse {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SimConfigError {
-    /// The name is empty or blank.
-    #[error("a simulated rail has a blank name; give it one")]
-    BlankName,
+    /// What is wrong with it is wrong for any rail of this crate.
+    #[error(transparent)]
+    Rail(#[from] RailConfigError),
     /// The world has a rail of that name.
     #[error("there is a rail {rail} in this world already; give this one another name")]
     NameTaken {
         /// The rail.
         rail: String,
     },
-    /// The weight is 0 or too high.
-    #[error("rail {rail} has weight {weight}; a weight is 1 to {WEIGHT_MAX}")]
-    Weight {
-        /// The rail.
-        rail: String,
-        /// What was asked for.
-        weight: u32,
-    },
     /// Nothing would ever arrive.
     #[error("rail {rail} has no bandwidth; give it at least 1 byte per second")]
     NoBandwidth {
         /// The rail.
         rail: String,
-    },
-    /// No request could ever be in flight.
-    #[error("rail {rail} has no window; let at least 1 request be outstanding")]
-    NoWindow {
-        /// The rail.
-        rail: String,
-    },
-    /// More requests in flight than are simulated.
-    #[error("rail {rail} has a window of {wrs} requests; at most {WINDOW_WRS_MAX} are simulated")]
-    WindowTooLarge {
-        /// The rail.
-        rail: String,
-        /// What was asked for.
-        wrs: u32,
-    },
-    /// An alignment is 0 or not a power of two.
-    #[error("rail {rail} has alignment {bytes} B; an alignment is a power of two")]
-    Alignment {
-        /// The rail.
-        rail: String,
-        /// The offending alignment.
-        bytes: u32,
-    },
-    /// The longest request is shorter than the shortest aligned one.
-    #[error(
-        "rail {rail} takes requests of at most {request_bytes_max} B, in multiples of \
-         {length_bytes} B; no request fits, so raise the first or lower the second"
-    )]
-    RequestTooSmall {
-        /// The rail.
-        rail: String,
-        /// The longest request, in bytes.
-        request_bytes_max: u64,
-        /// The alignment of lengths, in bytes.
-        length_bytes: u32,
     },
     /// A spread beyond the mean or a probability beyond one.
     #[error(
@@ -316,43 +270,4 @@ pub enum SimConfigError {
         /// The rail.
         rail: String,
     },
-}
-
-impl SimConfigError {
-    /// The checks that null and simulated rails share.
-    pub(crate) fn check_rail(name: &str, weight: u32, alignment: Alignment) -> Result<(), Self> {
-        if name.trim().is_empty() {
-            return Err(SimConfigError::BlankName);
-        }
-        if !(1..=WEIGHT_MAX).contains(&weight) {
-            return Err(SimConfigError::Weight { rail: name.into(), weight });
-        }
-        let Alignment { offset_bytes, length_bytes, memory_bytes } = alignment;
-        for bytes in [offset_bytes, length_bytes, memory_bytes] {
-            if !bytes.is_power_of_two() {
-                return Err(SimConfigError::Alignment { rail: name.into(), bytes });
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether some requests, and not too many, can be in flight.
-    pub(crate) fn check_window(name: &str, wrs: u32) -> Result<(), Self> {
-        match wrs {
-            0 => Err(SimConfigError::NoWindow { rail: name.into() }),
-            1..=WINDOW_WRS_MAX => Ok(()),
-            _ => Err(SimConfigError::WindowTooLarge { rail: name.into(), wrs }),
-        }
-    }
-
-    /// Whether the shortest aligned request is within the limit.
-    pub(crate) fn check_request_bytes(name: &str, limits: LinkLimits) -> Result<(), Self> {
-        let (request_bytes_max, length_bytes) =
-            (limits.request_bytes_max, limits.alignment.length_bytes);
-        if request_bytes_max < u64::from(length_bytes) {
-            let rail = name.into();
-            return Err(SimConfigError::RequestTooSmall { rail, request_bytes_max, length_bytes });
-        }
-        Ok(())
-    }
 }

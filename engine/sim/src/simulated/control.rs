@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use railring_dma::{Region, RegionId};
@@ -10,11 +11,11 @@ use railring_transport::{
     ConnectError, RailControl, RailInfo, RailKind, RegisterError, SourceRef, TargetId,
 };
 
-use crate::config::SimRailConfig;
-use crate::flight::Target;
-use crate::late::KnownRegions;
-use crate::stats::{SimCounters, SimStats};
-use crate::store::{ObjectStore, lock};
+use crate::simulated::config::SimRailConfig;
+use crate::simulated::flight::Target;
+use crate::simulated::late::KnownRegions;
+use crate::simulated::stats::{SimCounters, SimStats, bump};
+use crate::simulated::store::{ObjectStore, lock};
 use crate::targets::TargetTable;
 
 const ENOMEM: i32 = 12;
@@ -28,6 +29,8 @@ pub(crate) struct RailShared {
     pub(crate) registered: Mutex<BTreeMap<RegionId, u64>>,
     pub(crate) counters: SimCounters,
     pub(crate) regions: KnownRegions,
+    /// Whether hung requests come back: see [`SimControl::let_go`].
+    pub(crate) lets_go: AtomicBool,
 }
 
 impl RailShared {
@@ -38,7 +41,8 @@ impl RailShared {
     ) -> Self {
         let targets = Mutex::new(TargetTable::new(config.targets_max));
         let (registered, counters) = (Mutex::default(), SimCounters::default());
-        RailShared { config, store, targets, registered, counters, regions }
+        let lets_go = AtomicBool::new(false);
+        RailShared { config, store, targets, registered, counters, regions, lets_go }
     }
 }
 
@@ -65,8 +69,42 @@ impl SimControl {
         lock(&self.shared.registered).values().sum()
     }
 
+    /// From now on nothing hangs in the device, as when a hung server is killed: what hung comes
+    /// back at the next look.
+    pub fn let_go(&self) {
+        // Relaxed: a simulation has one thread.
+        self.shared.lets_go.store(true, Ordering::Relaxed);
+    }
+
     fn name(&self) -> String {
         self.shared.config.name.clone()
+    }
+
+    /// Whether `bytes` more can be registered beside what is.
+    fn has_room(
+        &self,
+        registered: &BTreeMap<RegionId, u64>,
+        bytes: u64,
+    ) -> Result<(), RegisterError> {
+        let limits = self.shared.config.registration;
+        if registered.len() as u64 >= u64::from(limits.regions_max) {
+            return Err(RegisterError::TooManyRegions {
+                rail: self.name(),
+                limit: limits.regions_max,
+            });
+        }
+        let page_bytes = u64::from(limits.page_bytes.max(1));
+        let pages: u64 = registered.values().map(|bytes| bytes.div_ceil(page_bytes)).sum();
+        let too_many_pages = pages + bytes.div_ceil(page_bytes) > limits.pages_max;
+        if too_many_pages || bytes > limits.region_bytes_max {
+            let source = io::Error::from_raw_os_error(ENOMEM);
+            return Err(RegisterError::Io { rail: self.name(), bytes, source });
+        }
+        if registered.values().sum::<u64>().saturating_add(bytes) > limits.bytes_max {
+            let limit_bytes = limits.bytes_max;
+            return Err(RegisterError::MemlockLimit { rail: self.name(), bytes, limit_bytes });
+        }
+        Ok(())
     }
 }
 
@@ -95,28 +133,14 @@ impl RailControl for SimControl {
     }
 
     fn register(&self, region: &Region) -> Result<(), RegisterError> {
-        let limits = self.shared.config.registration;
         let bytes = region.bytes() as u64;
         let mut registered = lock(&self.shared.registered);
         if registered.contains_key(&region.id()) {
             return Ok(());
         }
-        if registered.len() as u64 >= u64::from(limits.regions_max) {
-            return Err(RegisterError::TooManyRegions {
-                rail: self.name(),
-                limit: limits.regions_max,
-            });
-        }
-        let page_bytes = u64::from(limits.page_bytes.max(1));
-        let pages: u64 = registered.values().map(|bytes| bytes.div_ceil(page_bytes)).sum();
-        let too_many_pages = pages + bytes.div_ceil(page_bytes) > limits.pages_max;
-        if too_many_pages || bytes > limits.region_bytes_max {
-            let source = io::Error::from_raw_os_error(ENOMEM);
-            return Err(RegisterError::Io { rail: self.name(), bytes, source });
-        }
-        if registered.values().sum::<u64>().saturating_add(bytes) > limits.bytes_max {
-            let limit_bytes = limits.bytes_max;
-            return Err(RegisterError::MemlockLimit { rail: self.name(), bytes, limit_bytes });
+        if let Err(error) = self.has_room(&registered, bytes) {
+            bump(&self.shared.counters.registrations_refused, 1);
+            return Err(error);
         }
         registered.insert(region.id(), bytes);
         Ok(())

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::fault::FaultKind;
+use crate::simulated::fault::FaultKind;
 
 const KINDS: usize = FaultKind::ALL.len();
 
@@ -19,6 +19,8 @@ pub(crate) struct SimCounters {
     pub(crate) teardowns: AtomicU64,
     pub(crate) lies: AtomicU64,
     pub(crate) late_writes: AtomicU64,
+    pub(crate) landed_unwanted: AtomicU64,
+    pub(crate) registrations_refused: AtomicU64,
     pub(crate) outstanding: AtomicU64,
     pub(crate) outstanding_peak: AtomicU64,
 }
@@ -42,6 +44,8 @@ impl SimCounters {
             teardowns: get(&self.teardowns),
             lies: get(&self.lies),
             late_writes: get(&self.late_writes),
+            landed_unwanted: get(&self.landed_unwanted),
+            registrations_refused: get(&self.registrations_refused),
             outstanding: get(&self.outstanding),
             outstanding_peak: get(&self.outstanding_peak),
         }
@@ -75,6 +79,11 @@ pub struct SimStats {
     pub lies: u64,
     /// Writes into memory that had been given back.
     pub late_writes: u64,
+    /// Requests whose bytes, or some of them, landed after they had been given up and before they
+    /// came back.
+    pub landed_unwanted: u64,
+    /// Regions that it had no room for.
+    pub registrations_refused: u64,
     /// Requests in the link's hands now.
     pub outstanding: u64,
     /// The most there ever were.

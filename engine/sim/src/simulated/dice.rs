@@ -3,8 +3,8 @@
 use fastrand::Rng;
 use railring_transport::Nanos;
 
-use crate::fault::{Fault, FaultPlan, FaultRule, MILLION, Site, When};
-use crate::seed;
+use crate::simulated::fault::{Fault, FaultPlan, FaultRule, MILLION, Site, When};
+use crate::simulated::seed;
 
 /// A rule of a plan with its stream and what it has seen.
 #[derive(Debug)]
@@ -90,7 +90,7 @@ impl Rule {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fault::FaultKind;
+    use crate::simulated::fault::FaultKind;
 
     fn strikes(dice: &mut Dice, endpoint: &str, now: u64) -> Vec<FaultKind> {
         let mut struck = Vec::new();

@@ -19,16 +19,16 @@ use fastrand::Rng;
 use railring_transport::{Nanos, Outcome, PartTable, WrId};
 use sq_cq::Status;
 
-use crate::agenda::{Agenda, Event};
-use crate::config::{Cancelling, Quiescing};
-use crate::control::RailShared;
-use crate::dice::{Dice, Opportunity};
-use crate::fault::{Fault, FaultKind, Site};
-use crate::flight::{Fate, Flight, Ghost, Half, Stage};
-use crate::late::LateWrites;
-use crate::pipe::Pipe;
-use crate::seed;
-use crate::stats::bump;
+use crate::simulated::agenda::{Agenda, Event};
+use crate::simulated::config::{Cancelling, Quiescing};
+use crate::simulated::control::RailShared;
+use crate::simulated::dice::{Dice, Opportunity};
+use crate::simulated::fault::{Fault, FaultKind, Site};
+use crate::simulated::flight::{Fate, Flight, Ghost, Half, Stage};
+use crate::simulated::late::LateWrites;
+use crate::simulated::pipe::Pipe;
+use crate::simulated::seed;
+use crate::simulated::stats::bump;
 
 const ECONNRESET: i32 = 104;
 const CANCELLED: Outcome = Outcome::Failed { status: Status::CANCELLED, vendor: 0 };
@@ -93,6 +93,8 @@ pub(crate) struct Device {
     pub(crate) reconnecting_until: Nanos,
     tearing_down: bool,
     posted: u64,
+    /// Requests that hang.
+    hung: u32,
 }
 
 impl Device {
@@ -119,6 +121,7 @@ impl Device {
             reconnecting_until: Nanos(0),
             tearing_down: false,
             posted: 0,
+            hung: 0,
             shared,
         }
     }
@@ -159,6 +162,7 @@ impl Device {
         if let Some(returns_after_ns) = fate.hang {
             counters.fire(FaultKind::Hang);
             flight.stage = Stage::Hung;
+            self.hung += 1;
             if let Some(after_ns) = returns_after_ns {
                 self.agenda.plan(self.now.after(after_ns), Event::Returns(wr));
             }
@@ -375,12 +379,28 @@ impl Device {
         }
     }
 
+    /// Whether something hangs.
+    pub(crate) fn has_hung(&self) -> bool {
+        self.hung > 0
+    }
+
+    /// All that hangs comes back now.
+    pub(crate) fn let_all_go(&mut self) {
+        for slot in 0..self.live.len() {
+            let Some(wr) = self.live[slot].filter(|_| self.hung > 0) else { continue };
+            if self.parts.get_mut(wr).is_some_and(|(_, flight)| flight.stage == Stage::Hung) {
+                self.let_go(wr);
+            }
+        }
+    }
+
     /// A request ends without its bytes; if it was given up on the way, some of them have landed.
     fn end(&mut self, wr: WrId, outcome: Outcome) {
         if let Some((part, flight)) = self.parts.get_mut(wr)
             && flight.stage == Stage::Ending
         {
             flight.land_half(part, Half::First);
+            bump(&self.shared.counters.landed_unwanted, 1);
         }
         self.complete(wr, outcome);
     }
@@ -389,6 +409,7 @@ impl Device {
     fn complete(&mut self, wr: WrId, outcome: Outcome) {
         let now = self.now;
         let Some((part, flight)) = self.parts.get_mut(wr) else { return };
+        self.hung -= u32::from(flight.stage == Stage::Hung);
         flight.stage = Stage::Completed;
         let fate = flight.fate;
         if let (Some(after_ns), Outcome::Done { .. }) = (fate.late_write_ns, outcome) {

@@ -72,6 +72,12 @@ pub enum Fault {
     },
     /// The device takes only some of a doorbell's requests; the rest stay queued.
     PartialPost,
+    /// The device takes the requests of a doorbell up to one that it refuses, which comes back as
+    /// failed; those behind it stay queued.
+    PostRefused {
+        /// The cause, not ok.
+        status: Status,
+    },
     /// A request is refused when it is queued.
     PostError {
         /// The cause, not ok.
@@ -177,6 +183,7 @@ kinds! {
     Flap, "flap", Rail;
     Stall, "stall", Rail;
     Rate, "rate", Rail;
+    PostRefused, "post-refused", Doorbell;
 }
 
 /// When a fault strikes. An *opportunity* is a request that the device takes; for the faults of
