@@ -33,6 +33,8 @@ impl Run {
             95 if restless && self.dice.one_in(3) => self.drop_ring(caller),
             96 if restless => self.close_object(),
             97 if restless => self.toggle_rail(),
+            98 if self.scenario.extras.overwrites && self.left > 0 => self.overwrite()?,
+            99 if self.scenario.extras.pools => self.change_pools()?,
             _ => {}
         }
         Ok(())
@@ -81,7 +83,7 @@ impl Run {
         if let Some(token) = token {
             read = read.cancelled_by(&self.tokens[token]);
         }
-        let seen = vec![None; cuts.len()];
+        let (seen, shown) = (vec![None; cuts.len()], vec![None; cuts.len()]);
         let ring = self.callers[caller].ring.as_mut().expect("asked before");
         let id = match ring.push(read) {
             Ok(id) => id,
@@ -99,9 +101,8 @@ impl Run {
             Some(token) if self.tokens[token].is_cancelled() => self.now,
             _ => Nanos::NEVER,
         };
-        let caller = &mut self.callers[caller];
-        caller.batch_at.get_or_insert(stamp);
-        caller.reads.push(Tracked {
+        self.callers[caller].batch_at.get_or_insert(stamp);
+        self.callers[caller].reads.push(Tracked {
             name,
             id,
             object,
@@ -115,6 +116,7 @@ impl Run {
             cancelled_at,
             token,
             seen,
+            shown,
             cqes: 0,
             quiet_failures_told: false,
         });
@@ -150,7 +152,7 @@ impl Run {
         if self.dice.one_in(20) {
             return Ok(Some(Wish::Nop));
         }
-        let object = self.dice.below(self.known.len());
+        let Some(object) = self.any_object() else { return Ok(None) };
         if self.objects[object].is_none() {
             match self.engine.open(&self.known[object].placement) {
                 Ok(open) => self.objects[object] = Some(open),

@@ -1,9 +1,10 @@
 //! What every CQE and every end must be like, and what must be left when all is done.
 
+use railring_catalog::checksum::stripe_checksum;
 use railring_core::{Completion, RailHealth};
 use railring_dma::Lease;
 use railring_transport::Nanos;
-use sq_cq::{Proof, Status};
+use sq_cq::{Blame, Proof, Status};
 
 use super::memory::check_margins;
 use super::run::{Run, Wrong};
@@ -162,7 +163,10 @@ impl Run {
             return Err(Wrong::run(format!("{away} leases are neither back nor impounded")));
         }
         self.check_rails(kept)?;
-        self.check_handles()
+        self.check_handles()?;
+        self.let_go()?;
+        self.mark_rails();
+        Ok(())
     }
 
     fn check_rails(&mut self, kept: bool) -> Result<(), Wrong> {
@@ -192,6 +196,46 @@ impl Run {
         Ok(())
     }
 
+    /// What a device kept for ever comes back when it is made to let go: nothing else may have kept
+    /// it, and no run leaves memory behind.
+    fn let_go(&mut self) -> Result<(), Wrong> {
+        self.controls.iter().for_each(|control| control.let_go());
+        self.settle()?;
+        let regions = self.engine.regions().stats();
+        let pool = self.memories.pool();
+        let away = pool.slots() - pool.free();
+        if away != 0 || regions.impounded_bytes != 0 || regions.leaked_bytes != 0 {
+            let impounded = regions.impounded_bytes;
+            let what = format!("{away} leases and {impounded} bytes impounded did not come back");
+            return Err(Wrong::run(format!("{what} when the devices let go")));
+        }
+        self.check_rails(false)?;
+        self.pools.clear();
+        self.rest()?;
+        self.check_registered()
+    }
+
+    /// What happened on the rails at least once.
+    fn mark_rails(&mut self) {
+        for (control, config) in self.controls.iter().zip(&self.scenario.rails) {
+            if config.limits().outstanding_wrs_max < config.window_wrs {
+                self.marks.set("completion queue cut short");
+            }
+            if control.stats().landed_unwanted > 0 {
+                self.marks.set("landed after it was given up");
+            }
+        }
+        for blame in std::mem::take(&mut self.log.lock().post_failures) {
+            self.marks.set(match blame {
+                Blame::Nobody => "post failed for pressure",
+                Blame::Rail => "post failed by the path",
+                Blame::Caller => "post failed by the caller",
+                Blame::Peer => "post failed by the peer",
+                _ => "post failed for its data",
+            });
+        }
+    }
+
     /// Handles of objects and places of rings are free again.
     fn check_handles(&mut self) -> Result<(), Wrong> {
         self.objects.clear();
@@ -204,7 +248,9 @@ impl Run {
         self.rest()?;
         let mut open = Vec::new();
         for _ in 0..self.scenario.engine.objects_max {
-            match self.engine.open(&self.known[0].placement) {
+            let latest = self.known.iter().find(|known| !known.overwritten);
+            let latest = latest.expect("what overwrote an object is there");
+            match self.engine.open(&latest.placement) {
                 Ok(object) => open.push(object),
                 Err(railring_core::OpenError::NoRail { .. }) => break,
                 Err(error) => return Err(Wrong::run(format!("at the end: {error}"))),
@@ -254,7 +300,7 @@ fn check_stripe(
         if bytes.is_some() || cqe.bytes() != 0 {
             return Err(format!("stripe {stripe} failed and shows bytes"));
         }
-        return check_failure(read, status, rules);
+        return check_failure(read, status, known.overwritten, rules);
     }
     let proof = expected_proof(read, cut, known);
     if cqe.proof() != proof {
@@ -270,6 +316,7 @@ fn check_stripe(
     if cqe.checksum() != whole.unwrap_or(0) {
         return Err(format!("stripe {stripe} has checksum {:x}", cqe.checksum()));
     }
+    read.shown[at] = bytes.map(stripe_checksum);
     let source = &known.bytes[cut.start..cut.start + cut.len];
     let single = !read.scattered;
     match bytes {
@@ -290,12 +337,18 @@ fn check_stripe(
 }
 
 /// Whether a stripe may have failed with `status`.
-fn check_failure(read: &Tracked, status: Status, rules: Rules) -> Result<(), String> {
+fn check_failure(
+    read: &Tracked,
+    status: Status,
+    overwritten: bool,
+    rules: Rules,
+) -> Result<(), String> {
     let cancelled = read.cancelled_at <= rules.now;
     let late = read.deadline <= rules.now;
     let possible = match status {
         Status::CANCELLED => cancelled,
         Status::TIMED_OUT => late || !rules.calm,
+        Status::STALE if overwritten => true,
         Status::RAIL_DOWN => rules.toggled || !rules.calm,
         Status::INVALID_ARGUMENT | Status::ENGINE_FAILED => false,
         _ => !rules.calm,
@@ -384,10 +437,14 @@ fn check_bytes(
         read.seen[index].map_or(all_told, |status| status.is_ok())
     };
     for (index, cut) in read.cuts.iter().enumerate() {
+        let there = &bytes[cut.at..cut.at + cut.len];
+        if read.shown[index].is_some_and(|shown| shown != stripe_checksum(there)) {
+            return Err(format!("stripe {} changed after its CQE", cut.stripe));
+        }
         if !quiet_ok(index) || (expected_proof(read, *cut, known) == Proof::None && rules.may_lie) {
             continue;
         }
-        if bytes[cut.at..cut.at + cut.len] != known.bytes[cut.start..cut.start + cut.len] {
+        if there != &known.bytes[cut.start..cut.start + cut.len] {
             return Err(format!("stripe {} was ok and its bytes are not at the end", cut.stripe));
         }
     }

@@ -7,79 +7,135 @@ use railring_sim::FaultKind;
 use super::Outcome;
 use super::run::MARKS;
 
-/// Shares of runs in which things happened.
-#[derive(Clone, Debug, Default)]
+/// What is summed up over runs.
+const SUMS: &[&str] = &["runs", "turns", "reads", "stripes"];
+/// Of what there can be several in a run.
+const SIZES: &[&str] = &["several rails", "several pollers", "several rings", "several copies"];
+
+/// In how many runs things happened, and sums over all runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Coverage {
-    runs: u64,
-    turns: u64,
-    reads: u64,
-    stripes: u64,
-    faults: Vec<u64>,
-    marks: Vec<u64>,
-    rails: u64,
-    pollers: u64,
-    rings: u64,
-    copies: u64,
+    /// In the order of [`names`].
+    counts: Vec<u64>,
+}
+
+/// The names of all counts: sums, sizes, marks, faults.
+fn names() -> impl Iterator<Item = &'static str> {
+    let plain = SUMS.iter().chain(SIZES).chain(MARKS).copied();
+    plain.chain(faults().map(FaultKind::name))
+}
+
+/// Kinds of fault that runs may have. A device that writes into memory it gave back is no device:
+/// that it would be seen is a test of its own.
+fn faults() -> impl Iterator<Item = FaultKind> {
+    FaultKind::ALL.iter().copied().filter(|kind| *kind != FaultKind::LateWrite)
+}
+
+impl Default for Coverage {
+    fn default() -> Self {
+        Coverage { counts: names().map(|_| 0).collect() }
+    }
 }
 
 impl Coverage {
     /// Counts one run.
     pub fn add(&mut self, outcome: &Outcome) {
-        self.runs += 1;
-        self.turns += outcome.turns;
-        self.reads += outcome.reads;
-        self.stripes += outcome.stripes;
-        self.faults.resize(FaultKind::ALL.len(), 0);
-        for (count, (_, fired)) in self.faults.iter_mut().zip(outcome.fired.iter()) {
-            *count += u64::from(fired > 0);
-        }
-        self.marks.resize(MARKS.len(), 0);
-        for (bit, count) in self.marks.iter_mut().enumerate() {
-            *count += outcome.marks.0 >> bit & 1;
-        }
         let sizes = outcome.sizes;
-        self.rails += u64::from(sizes.rails > 1);
-        self.pollers += u64::from(sizes.pollers > 1);
-        self.rings += u64::from(sizes.rings > 1);
-        self.copies += u64::from(sizes.copies > 1);
+        let several = [sizes.rails, sizes.pollers, sizes.rings, sizes.copies];
+        let marks = (0..MARKS.len()).map(|bit| outcome.marks.0 >> bit & 1);
+        let of_run = [1, outcome.turns, outcome.reads, outcome.stripes]
+            .into_iter()
+            .chain(several.map(|count| u64::from(count > 1)))
+            .chain(marks)
+            .chain(faults().map(|kind| u64::from(outcome.fired.of(kind) > 0)));
+        for (count, more) in self.counts.iter_mut().zip(of_run) {
+            *count += more;
+        }
+    }
+
+    /// Counts what others have counted.
+    pub fn merge(&mut self, other: &Coverage) {
+        for (count, more) in self.counts.iter_mut().zip(&other.counts) {
+            *count += more;
+        }
+    }
+
+    fn of(&self, name: &str) -> u64 {
+        let at = names().position(|known| known == name);
+        at.map_or(0, |at| self.counts[at])
+    }
+
+    /// Runs.
+    #[must_use]
+    pub fn runs(&self) -> u64 {
+        self.of("runs")
     }
 
     /// Turns of all runs.
     #[must_use]
     pub fn turns(&self) -> u64 {
-        self.turns
+        self.of("turns")
     }
 
-    /// Kinds of fault that struck in fewer than `per_thousand` of a thousand runs; those that no
-    /// run may have are left out.
+    /// What happened in fewer than `per_thousand` of a thousand runs, of all that could have.
     #[must_use]
     pub fn rare(&self, per_thousand: u64) -> Vec<&'static str> {
-        let possible = FaultKind::ALL.iter().zip(&self.faults);
-        let possible = possible.filter(|(kind, _)| **kind != FaultKind::LateWrite);
-        let rare = possible.filter(|(_, count)| **count * 1000 < per_thousand * self.runs);
-        rare.map(|(kind, _)| kind.name()).collect()
+        let counts = names().zip(&self.counts).skip(SUMS.len());
+        let rare = counts.filter(|(_, count)| **count * 1000 < per_thousand * self.runs());
+        rare.map(|(name, _)| name).collect()
+    }
+
+    /// One line per count, for [`Coverage::parse`].
+    #[must_use]
+    pub fn lines(&self) -> String {
+        names().zip(&self.counts).map(|(name, count)| format!("{count} {name}\n")).collect()
+    }
+
+    /// The counts of such lines; none if they are of a program that counts something else.
+    #[must_use]
+    pub fn parse(lines: &str) -> Option<Coverage> {
+        let mut coverage = Coverage::default();
+        let mut lines = lines.lines();
+        for (name, count) in names().zip(&mut coverage.counts) {
+            let (number, of) = lines.next()?.split_once(' ')?;
+            *count = number.parse().ok().filter(|_| of == name)?;
+        }
+        lines.next().is_none().then_some(coverage)
     }
 }
 
 impl fmt::Display for Coverage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Coverage { runs, turns, reads, stripes, .. } = self;
-        writeln!(f, "{runs} runs, {turns} turns, {reads} reads, {stripes} stripes checked")?;
+        let sums: Vec<String> =
+            SUMS.iter().map(|name| format!("{} {name}", self.of(name))).collect();
+        writeln!(f, "{} checked\n", sums.join(", "))?;
         writeln!(f, "| in this share of runs | |\n|---|---|")?;
-        let share = |count: &u64| *count as f64 * 100.0 / (*runs).max(1) as f64;
-        let sizes = [
-            ("several rails", &self.rails),
-            ("several pollers", &self.pollers),
-            ("several rings", &self.rings),
-            ("several copies", &self.copies),
-        ];
-        let marks = MARKS.iter().copied().zip(&self.marks);
-        let faults = FaultKind::ALL.iter().zip(&self.faults);
-        let faults = faults.filter(|(kind, _)| **kind != FaultKind::LateWrite);
-        let faults = faults.map(|(kind, count)| (kind.name(), count));
-        for (name, count) in sizes.into_iter().chain(marks).chain(faults) {
-            writeln!(f, "| {name} | {:.1} % |", share(count))?;
+        for (name, count) in names().zip(&self.counts).skip(SUMS.len()) {
+            let share = *count as f64 * 100.0 / self.runs().max(1) as f64;
+            writeln!(f, "| {name} | {share:.1} % |")?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_survive_being_written_down_and_names_are_told_apart() {
+        let mut coverage = Coverage::default();
+        for (number, count) in (3..).zip(&mut coverage.counts) {
+            *count = number;
+        }
+        let lines = coverage.lines();
+        assert_eq!(Coverage::parse(&lines), Some(coverage.clone()));
+        assert_eq!(Coverage::parse(&lines.replace("flap", "flop")), None);
+        assert_eq!(Coverage::parse(&format!("{lines}1 more\n")), None);
+        let mut twice = coverage.clone();
+        twice.merge(&coverage);
+        assert_eq!((twice.runs(), twice.turns()), (6, 8));
+        let all: Vec<&str> = names().collect();
+        assert!((1..all.len()).all(|at| !all[..at].contains(&all[at])), "a name is there twice");
     }
 }

@@ -6,6 +6,7 @@ use railring_sim::SimLink;
 use railring_transport::{
     Completion, Link, LinkLimits, LinkStats, Nanos, Outcome, Refused, WorkRequest, WrId,
 };
+use sq_cq::Blame;
 
 use super::trace::{About, Trace, What};
 
@@ -14,6 +15,10 @@ use super::trace::{About, Trace, What};
 pub(crate) struct Log {
     pub(crate) trace: Trace,
     pub(crate) rails: Vec<Holding>,
+    /// What the turn in progress has asked of each rail.
+    pub(crate) turn: Vec<Used>,
+    /// By whose fault requests were refused when they were queued or posted.
+    pub(crate) post_failures: Vec<Blame>,
     /// Addresses of the memory of reads: start, end, read.
     pub(crate) reads: Vec<(usize, usize, u64)>,
     /// The first promise that was broken, if one was.
@@ -32,6 +37,37 @@ pub(crate) struct Holding {
     pub(crate) request_bytes_max: u64,
     pub(crate) flushed: u64,
     pub(crate) ever: u64,
+}
+
+/// What one turn asked of a rail.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Used {
+    queued: u32,
+    refused: u32,
+    doorbells: u32,
+    looks: u32,
+    reaped: u32,
+}
+
+/// Completions that one turn takes from a rail at most.
+const REAP_PER_TURN: u32 = 256;
+/// Doorbells of one turn on a rail: for what was staged, and for what timers let go on.
+const DOORBELLS_PER_TURN: u32 = 2;
+
+impl Used {
+    /// What a turn did more often than it may, if it did.
+    pub(crate) fn over(&self, window_wrs: u32) -> Option<String> {
+        let Used { queued, doorbells, looks, reaped, .. } = *self;
+        let limits = [
+            // Only what came back makes room.
+            ("queued to", queued, window_wrs + reaped),
+            ("rang", doorbells, DOORBELLS_PER_TURN),
+            ("looked at", looks, 1),
+            ("took completions of", reaped, REAP_PER_TURN),
+        ];
+        let over = limits.into_iter().find(|(_, is, most)| is > most)?;
+        Some(format!("{} {} times (at most {})", over.0, over.1, over.2))
+    }
 }
 
 /// What must not be exceeded.
@@ -64,7 +100,22 @@ impl Log {
         self.trace.note_transfer(about, what, (rail as u64, wr.to_bits()), bytes);
     }
 
+    fn used(&mut self, rail: usize) -> &mut Used {
+        if self.turn.len() <= rail {
+            self.turn.resize(rail + 1, Used::default());
+        }
+        &mut self.turn[rail]
+    }
+
+    fn refused(&mut self, rail: usize, refused: &Refused) {
+        self.used(rail).refused += 1;
+        if let Refused::Failed { status, .. } = refused {
+            self.post_failures.push(status.blame());
+        }
+    }
+
     fn take(&mut self, rail: usize, wr: WrId, start: usize, end: usize) {
+        self.used(rail).queued += 1;
         let overlaps = |(_, from, to): &(WrId, usize, usize)| *from < end && start < *to;
         let twice = self.rails.iter().any(|rail| rail.out.iter().any(overlaps));
         let holding = &mut self.rails[rail];
@@ -104,6 +155,7 @@ impl Log {
 
     fn give_back(&mut self, rail: usize, completion: &Completion) {
         let wr = completion.wr;
+        self.used(rail).reaped += 1;
         let holding = &mut self.rails[rail];
         if let Some(at) = holding.out.iter().position(|(out, _, _)| *out == wr) {
             let (_, start, end) = holding.out.swap_remove(at);
@@ -168,17 +220,24 @@ impl Link for LoggedLink {
         let end = start + request.part.len();
         let result = self.inner.queue(request);
         let mut log = self.log.lock();
-        if result.is_ok() {
-            log.take(self.rail, wr, start, end);
-            log.note(self.rail, What::Queued, wr, (start, end));
-        } else {
-            log.note(self.rail, What::Refusal, wr, (start, end));
+        match &result {
+            Ok(()) => {
+                log.take(self.rail, wr, start, end);
+                log.note(self.rail, What::Queued, wr, (start, end));
+            }
+            Err(refused) => {
+                log.refused(self.rail, refused);
+                log.note(self.rail, What::Refusal, wr, (start, end));
+            }
         }
         result
     }
 
     fn commit(&mut self, now: Nanos) {
+        let before = self.inner.stats().doorbells;
         self.inner.commit(now);
+        let rung = self.inner.stats().doorbells - before;
+        self.log.lock().used(self.rail).doorbells += u32::from(rung > 0);
     }
 
     fn has_uncommitted(&self) -> bool {
@@ -187,6 +246,7 @@ impl Link for LoggedLink {
 
     fn reap(&mut self, now: Nanos, budget: usize, sink: &mut dyn FnMut(Completion)) -> usize {
         let (rail, log) = (self.rail, &self.log);
+        log.lock().used(rail).looks += 1;
         self.inner.reap(now, budget, &mut |completion| {
             log.lock().give_back(rail, &completion);
             sink(completion);

@@ -14,6 +14,7 @@ mod caller;
 mod check;
 mod coverage;
 mod dice;
+mod extras;
 mod logged;
 mod memory;
 mod run;
@@ -28,6 +29,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use railring_sim::FiredFaults;
 
 pub use coverage::Coverage;
+pub use extras::Extras;
 pub use scenario::{Mood, Scenario};
 
 use crate::virtual_engine::START;
@@ -97,7 +99,7 @@ impl fmt::Display for Outcome {
                     writeln!(f, "read {read}:")?;
                 }
                 f.write_str(&failure.timeline)?;
-                write!(f, "again: cargo run --release -p railring-tests --bin simulate -- {seed}")
+                write!(f, "again: cargo xtask simulate {seed}")
             }
         }
     }

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use railring_core::{
-    CancelToken, EngineBuilder, InlineEngine, Object, PoolConfig, Progress, Rail, Ring,
+    BuildError, CancelToken, EngineBuilder, InlineEngine, MemoryError, Object, PoolConfig,
+    Progress, Rail, Ring,
 };
-use railring_dma::HugePages;
-use railring_sim::{FaultKind, SimControl, SimWorld};
+use railring_dma::{HugePages, Pool};
+use railring_sim::{FaultKind, SimConfigError, SimControl, SimWorld};
 use railring_transport::{Nanos, RailControl};
 
 use super::START;
@@ -14,7 +15,7 @@ use super::dice::Dice;
 use super::logged::{Ceilings, LoggedLink, SharedLog};
 use super::memory::Memories;
 use super::scenario::{Mood, Scenario};
-use super::source::{self, Known};
+use super::source::{self, Known, Names};
 use super::trace::{About, What};
 use super::tracked::Tracked;
 
@@ -24,8 +25,6 @@ const STEPS_MAX: u64 = 4_000_000;
 const EMPTY_TURNS_MAX: u32 = 2_000;
 /// Time in which everything that can come back has come back.
 const SETTLE_NS: u64 = 500_000_000;
-/// Completions that one turn takes from a rail at most.
-const REAP_PER_TURN: u64 = 256;
 
 /// What is wrong, and with which read if it is one's.
 #[derive(Clone, Debug)]
@@ -78,6 +77,17 @@ pub(crate) const MARKS: &[&str] = &[
     "several attempts",
     "proof by blocks",
     "push full",
+    "object overwritten",
+    "stale open",
+    "pool made",
+    "registration refused",
+    "completion queue cut short",
+    "landed after it was given up",
+    "post failed for pressure",
+    "post failed by the path",
+    "post failed by the caller",
+    "post failed by the peer",
+    "post failed for its data",
 ];
 
 impl Marks {
@@ -91,12 +101,14 @@ impl Marks {
 pub(crate) struct Run {
     pub(crate) scenario: Scenario,
     pub(crate) dice: Dice,
+    pub(crate) world: SimWorld,
     pub(crate) engine: InlineEngine<LoggedLink>,
     pub(crate) controls: Vec<Arc<SimControl>>,
     pub(crate) log: SharedLog,
     pub(crate) known: Vec<Known>,
     pub(crate) objects: Vec<Option<Object>>,
     pub(crate) memories: Memories,
+    pub(crate) pools: Vec<Pool>,
     pub(crate) callers: Vec<Caller>,
     pub(crate) tokens: Vec<CancelToken>,
     pub(crate) now: Nanos,
@@ -117,50 +129,39 @@ pub(crate) struct Run {
 impl Run {
     pub(crate) fn new(scenario: Scenario, log: SharedLog) -> Result<Run, Wrong> {
         let mut dice = Dice::new(scenario.seed ^ 0x5eed_0f7e_57ed_0001);
-        let mut world = SimWorld::new(scenario.seed);
-        let known: Vec<Known> = scenario
-            .objects
-            .iter()
-            .enumerate()
-            .map(|(index, plan)| source::put(&world, index, plan, &scenario.endpoints, &mut dice))
-            .collect();
-        let (mut rails, mut controls) = (Vec::new(), Vec::new());
-        for (index, config) in scenario.rails.iter().enumerate() {
-            let made = world.add_rail(config.clone());
-            let (control, link) = made.map_err(|error| Wrong::run(error.to_string()))?;
-            let link = LoggedLink::new(link, index, log.clone());
-            controls.push(Arc::clone(&control));
-            let poller = scenario.pollers[index];
-            rails.push(Rail { control: control as Arc<dyn RailControl>, link, poller });
-            log.lock().rails.push(Default::default());
+        let mut marks = Marks::default();
+        let again = dice.clone();
+        let mut built = Built::of(&scenario, &log, &mut dice);
+        let mut scenario = scenario;
+        if matches!(built, Err(Unbuilt::NoRoom)) {
+            marks.set("registration refused");
+            dice = again;
+            scenario = scenario.with_room();
+            *log.lock() = Default::default();
+            built = Built::of(&scenario, &log, &mut dice);
         }
-        log.lock().limits = ceilings(&scenario);
-        let config = scenario.engine.clone();
-        let built = EngineBuilder::new(rails).config(config).build_virtual(START);
-        let engine = built.map_err(|error| Wrong::run(error.to_string()))?;
-        world.late_writes_into(engine.regions());
-        let largest = known.iter().map(|known| known.bytes.len()).max().unwrap_or(0);
-        let config = PoolConfig {
-            slots: scenario.slots,
-            slot_bytes: (largest + 3 * 4096).next_multiple_of(4096),
-            huge_pages: HugePages::Never,
-            ..PoolConfig::default()
+        let Built { world, engine, controls, known, pool } = match built {
+            Ok(built) => built,
+            Err(Unbuilt::NoRoom) => return Err(Wrong::run("no room where there is no limit")),
+            Err(Unbuilt::Wrong(wrong)) => return Err(wrong),
         };
-        let pool = engine.buffer_pool(config).map_err(|error| Wrong::run(error.to_string()))?;
         let tokens = (0..3).map(|_| engine.cancel_token()).collect();
         let callers = scenario.rings.iter().map(|_| Caller::default()).collect();
         let pollers = scenario.poller_count();
+        log.lock().limits = ceilings(&scenario);
         log.lock().trace.set_time(START);
         Ok(Run {
             left: scenario.reads,
             objects: known.iter().map(|_| None).collect(),
             scenario,
             dice,
+            world,
             engine,
             controls,
             log,
             known,
             memories: Memories::new(pool),
+            pools: Vec::new(),
             callers,
             tokens,
             now: START,
@@ -169,7 +170,7 @@ impl Run {
             next_name: 1,
             toggled: false,
             ring_dropped: false,
-            marks: Marks::default(),
+            marks,
             stripes: 0,
             idle: vec![false; pollers],
             empty_turns: 0,
@@ -216,7 +217,6 @@ impl Run {
     }
 
     fn turn(&mut self, poller: usize) -> Result<(), Wrong> {
-        let before = self.given_back(poller);
         let progress = self.engine.turn_poller_at(poller, self.now);
         self.turned_at = self.now;
         self.turns += 1;
@@ -224,25 +224,20 @@ impl Run {
             self.stir();
         }
         self.idle[poller] = progress == Progress::Idle;
-        let after = self.given_back(poller);
-        for (rail, (before, after)) in before.into_iter().zip(after).enumerate() {
-            if after - before > REAP_PER_TURN {
-                let count = after - before;
-                return Err(Wrong::run(format!("one turn took {count} completions of {rail}")));
-            }
+        let rails = std::mem::take(&mut self.log.lock().turn);
+        let mut wrong = None;
+        for (rail, used) in rails.iter().enumerate() {
+            let window = self.scenario.rails[rail].limits().outstanding_wrs_max;
+            let over = used.over(window);
+            wrong = wrong.or(over.map(|what| format!("one turn {what} rail {rail}")));
+        }
+        if let Some(wrong) = wrong {
+            return Err(Wrong::run(wrong));
         }
         match self.log.lock().broken.take() {
             Some(what) => Err(Wrong::run(what)),
             None => Ok(()),
         }
-    }
-
-    /// Requests that came back so far from each rail of a poller.
-    fn given_back(&self, poller: usize) -> Vec<u64> {
-        let log = self.log.lock();
-        let mine = |rail: &usize| self.scenario.pollers[*rail] as usize == poller;
-        let back = |rail: usize| log.rails[rail].ever - u64::from(log.rails[rail].wrs);
-        (0..self.scenario.rails.len()).filter(mine).map(back).collect()
     }
 
     /// Moves time to the next event when all pollers have come to rest; now and then a little past
@@ -340,6 +335,77 @@ impl Run {
             }
         }
         Err(Wrong::run("the engine does not come to rest when all is done"))
+    }
+}
+
+/// What a run runs on.
+struct Built {
+    world: SimWorld,
+    engine: InlineEngine<LoggedLink>,
+    controls: Vec<Arc<SimControl>>,
+    known: Vec<Known>,
+    pool: Pool,
+}
+
+/// Why it was not built.
+enum Unbuilt {
+    /// A rail could not register so much.
+    NoRoom,
+    Wrong(Wrong),
+}
+
+impl From<SimConfigError> for Unbuilt {
+    fn from(error: SimConfigError) -> Self {
+        Unbuilt::Wrong(Wrong::run(error.to_string()))
+    }
+}
+
+impl From<BuildError> for Unbuilt {
+    fn from(error: BuildError) -> Self {
+        match error {
+            BuildError::Register(_) => Unbuilt::NoRoom,
+            error => Unbuilt::Wrong(Wrong::run(error.to_string())),
+        }
+    }
+}
+
+impl From<MemoryError> for Unbuilt {
+    fn from(error: MemoryError) -> Self {
+        match error {
+            MemoryError::Register(_) => Unbuilt::NoRoom,
+            error => Unbuilt::Wrong(Wrong::run(error.to_string())),
+        }
+    }
+}
+
+impl Built {
+    fn of(scenario: &Scenario, log: &SharedLog, dice: &mut Dice) -> Result<Built, Unbuilt> {
+        let mut world = SimWorld::new(scenario.seed);
+        let put = |(object, plan)| {
+            let names = Names { object, generation: 1 };
+            source::put(&world, names, plan, &scenario.endpoints, dice)
+        };
+        let known: Vec<Known> = scenario.objects.iter().enumerate().map(put).collect();
+        let (mut rails, mut controls) = (Vec::new(), Vec::new());
+        for (index, config) in scenario.rails.iter().enumerate() {
+            let (control, link) = world.add_rail(config.clone())?;
+            let link = LoggedLink::new(link, index, log.clone());
+            controls.push(Arc::clone(&control));
+            let poller = scenario.pollers[index];
+            rails.push(Rail { control: control as Arc<dyn RailControl>, link, poller });
+            log.lock().rails.push(Default::default());
+        }
+        let config = scenario.engine.clone();
+        let engine = EngineBuilder::new(rails).config(config).build_virtual(START)?;
+        world.late_writes_into(engine.regions());
+        let largest = known.iter().map(|known| known.bytes.len()).max().unwrap_or(0);
+        let pool = engine.buffer_pool(PoolConfig {
+            slots: scenario.slots,
+            slot_bytes: (largest + 3 * 4096).next_multiple_of(4096),
+            huge_pages: HugePages::Never,
+            ..PoolConfig::default()
+        })?;
+        Ok(Built { world, engine, controls, known, pool })
     }
 }
 

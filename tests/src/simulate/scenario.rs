@@ -11,6 +11,7 @@ use railring_transport::Alignment;
 use sq_cq::Status;
 
 use super::dice::Dice;
+use super::extras::{self, Extras};
 
 /// How much goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +66,8 @@ pub struct Scenario {
     pub reads: u32,
     /// Whether rings, objects and rails come and go.
     pub restless: bool,
+    /// What else there is.
+    pub extras: Extras,
 }
 
 const KIB: u64 = 1024;
@@ -74,6 +77,14 @@ impl Scenario {
     /// Draws a run.
     #[must_use]
     pub fn draw(seed: u64) -> Self {
+        let mut scenario = Scenario::draw_plain(seed);
+        extras::enrich(&mut scenario);
+        scenario
+    }
+
+    /// Draws a run without extras, as the first regression seeds were.
+    #[must_use]
+    pub fn draw_plain(seed: u64) -> Self {
         let mut dice = Dice::new(seed);
         let mood = *dice.pick(&[Mood::Calm, Mood::Usual, Mood::Usual, Mood::Usual, Mood::Storm]);
         let rail_count = dice.between(1, 6);
@@ -96,6 +107,7 @@ impl Scenario {
             slots: dice.between(2, 8),
             reads: u32::try_from(dice.between(4, 40)).expect("small"),
             restless: dice.one_in(2),
+            extras: Extras::default(),
         }
     }
 
@@ -266,7 +278,8 @@ fn faults(dice: &mut Dice, mood: Mood) -> FaultPlan {
         Mood::Storm => (3, 200_000),
     };
     let mut plan = FaultPlan::none();
-    for kind in FaultKind::ALL {
+    // A kind that is drawn among the extras would shift what is drawn after it.
+    for kind in FaultKind::ALL.iter().filter(|kind| **kind != FaultKind::PostRefused) {
         if !dice.one_in(odds) {
             continue;
         }

@@ -17,6 +17,17 @@ pub(crate) struct Known {
     pub(crate) plan: ObjectPlan,
     pub(crate) placement: Placement,
     pub(crate) bytes: Vec<u8>,
+    /// Its number among the names of objects.
+    pub(crate) name: usize,
+    /// Another generation has taken its place.
+    pub(crate) overwritten: bool,
+}
+
+/// How an object is called.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Names {
+    pub(crate) object: usize,
+    pub(crate) generation: u64,
 }
 
 impl Known {
@@ -36,14 +47,15 @@ fn pad(bytes: &mut Vec<u8>) {
 /// Makes the object and puts it into `world`. Stripe `i` lies at endpoints `i`, `i + 1`, ...
 pub(crate) fn put(
     world: &SimWorld,
-    index: usize,
+    names: Names,
     plan: &ObjectPlan,
     endpoints: &[String],
     dice: &mut Dice,
 ) -> Known {
     let mut bytes = vec![0; usize::try_from(plan.size_bytes).expect("small")];
     dice.fill(&mut bytes);
-    let handle = format!("object{index}.1");
+    let Names { object, generation } = names;
+    let handle = format!("object{object}.1");
     let copies = plan.copies.min(endpoints.len());
     let stripe_bytes = usize::try_from(plan.stripe_bytes).expect("small");
     let mut files: Vec<Vec<u8>> = vec![Vec::new(); endpoints.len()];
@@ -79,12 +91,12 @@ pub(crate) fn put(
     }
     for ((endpoint, file), start) in endpoints.iter().zip(files).zip(starts) {
         let end = file.len() as u64;
-        world.put(endpoint, &handle, SourceContent::new(1, file).with_tables(start..end));
+        world.put(endpoint, &handle, SourceContent::new(generation, file).with_tables(start..end));
     }
     let source = |endpoint: &String| Source { endpoint: endpoint.clone(), handle: handle.clone() };
     let placement = Placement {
-        key: ObjectKey::new("test", format!("object{index}")).expect("a valid key"),
-        generation: 1,
+        key: ObjectKey::new("test", format!("object{object}")).expect("a valid key"),
+        generation,
         etag: String::new(),
         handle: handle.clone(),
         layout_version: 1,
@@ -94,5 +106,5 @@ pub(crate) fn put(
         sources: endpoints.iter().map(source).collect(),
         stripes,
     };
-    Known { plan: plan.clone(), placement, bytes }
+    Known { plan: plan.clone(), placement, bytes, name: object, overwritten: false }
 }

@@ -30,6 +30,11 @@ pub(crate) enum What {
     ObjectClosed,
     /// Rail `a`, to `b`.
     Enabled,
+    /// Object `a`, by generation `b`.
+    Overwritten,
+    /// Of `a` bytes, and whether it was.
+    PoolMade,
+    PoolDropped,
     /// Rail `a`: queued / came back / cancelled / quiesced, wr slot and generation in `b`.
     Queued,
     Refusal,
@@ -146,6 +151,10 @@ impl Entry {
             What::RingDropped => format!("ring {a} dropped"),
             What::ObjectClosed => format!("object {a} closed"),
             What::Enabled => format!("rail {a} switched {}", if b == 0 { "off" } else { "on" }),
+            What::Overwritten => format!("object {a} overwritten by generation {b}"),
+            What::PoolMade if b == 0 => format!("a pool of {a} bytes refused"),
+            What::PoolMade => format!("a pool of {a} bytes made"),
+            What::PoolDropped => "a pool dropped".to_owned(),
             What::Queued => format!("rail {a} takes {}", wr(b)),
             What::Refusal => format!("rail {a} does not take {}", wr(b)),
             What::Reaped => format!("rail {a} gives back {}", wr(b)),

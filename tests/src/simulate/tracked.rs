@@ -73,6 +73,8 @@ pub(crate) struct Tracked {
     pub(crate) token: Option<usize>,
     /// Outcome of each cut that is known.
     pub(crate) seen: Vec<Option<Status>>,
+    /// Checksum of what each cut showed with its CQE, which must not change after it.
+    pub(crate) shown: Vec<Option<u64>>,
     pub(crate) cqes: u32,
     /// Whether each stripe of a quiet read that failed was told of.
     pub(crate) quiet_failures_told: bool,

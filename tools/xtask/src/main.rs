@@ -4,6 +4,7 @@ mod callgrind;
 mod guest;
 mod packages;
 mod proc;
+mod proving;
 mod readme;
 mod report;
 mod stages;
@@ -55,6 +56,15 @@ enum Task {
         record: bool,
     },
     Guest(guest::Arguments),
+    /// Run the engine on simulated rails in virtual time, everything checked: one seed, or many.
+    ///
+    /// `cargo xtask simulate --help` names what it takes.
+    #[command(disable_help_flag = true)]
+    Simulate {
+        /// What the simulation is told
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
+        arguments: Vec<String>,
+    },
 }
 
 fn main() -> ExitCode {
@@ -100,6 +110,7 @@ fn run(task: Task) -> Result<u8> {
             }
         }
         Task::Guest(arguments) => return guest::run(&arguments),
+        Task::Simulate { arguments } => return proving::run("simulate", &arguments),
     }
     Ok(0)
 }
