@@ -94,6 +94,8 @@ pub use railring_sim as sim;
 pub use railring_store as store;
 pub use railring_topology as topology;
 pub use railring_transport as transport;
+#[cfg(feature = "verbs")]
+pub use railring_verbs as verbs;
 
 pub use railring_catalog::{ObjectKey, Placement};
 pub use railring_core::{

@@ -41,7 +41,14 @@ const BELOW: &[MayUse] = &[
     },
     MayUse {
         name: "railring-verbs",
-        itself: &["sq-cq", "railring-transport", "railring-dma", "railring-wire"],
+        // Ports and GIDs are chosen in one place, from sysfs, so that no two parts disagree.
+        itself: &[
+            "sq-cq",
+            "railring-transport",
+            "railring-dma",
+            "railring-topology",
+            "railring-wire",
+        ],
         tests: &[],
     },
     MayUse {

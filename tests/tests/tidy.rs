@@ -23,7 +23,6 @@ const UNSAFE: &[(&str, &str)] = &[
     ("sq-cq/src/ring.rs", "slots that two threads share"),
     ("engine/dma/", "mapped memory, and parts of it as slices"),
     ("engine/uring/", "entries that point at memory go to the kernel"),
-    ("engine/verbs/src/ffi.rs", "the verbs library is C"),
     ("engine/verbs/src/ffi/", "the verbs library is C"),
     ("engine/capi/", "foreign pointers"),
     ("engine/python/src/buffer.rs", "Python's buffer protocol"),
