@@ -113,6 +113,14 @@ impl<A, B> PollerEnd<A, B> {
         self.control.wake_caller();
     }
 
+    /// Lets the caller push `reads` SQEs fewer than were popped, from the next
+    /// [`publish`](PollerEnd::publish) on: for a poller that takes SQEs to look at them and does
+    /// not begin them yet. What the caller was let push before stays pushed.
+    #[inline]
+    pub fn hold_back(&mut self, reads: u32) {
+        self.sq.hold_back(reads);
+    }
+
     #[inline]
     fn drain_cancels(&mut self) {
         while let Some((read, ())) = self.cancels.pop() {

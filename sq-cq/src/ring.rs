@@ -145,6 +145,10 @@ pub(crate) struct Consumer<E, A> {
     indices: Arc<Indices>,
     /// The position that the next pop reads.
     head: Cursor,
+    /// The last head that was published.
+    published: Cursor,
+    /// Slots of popped entries that the producer is not to have yet.
+    held: u32,
     /// The producer's tail when it was last looked at.
     tail_seen: Cursor,
 }
@@ -171,7 +175,8 @@ pub(crate) fn spsc<E, A>(capacity: Capacity, start: u32) -> (Producer<E, A>, Con
         head_seen: start,
         entries,
     };
-    let consumer = Consumer { slots, indices, head: start, tail_seen: start };
+    let consumer =
+        Consumer { slots, indices, head: start, published: start, held: 0, tail_seen: start };
     (producer, consumer)
 }
 
@@ -260,11 +265,22 @@ impl<E, A> Consumer<E, A> {
         self.visible()
     }
 
-    /// Lets the producer have the slots of everything popped.
+    /// Lets the producer have the slots of everything popped, but for so many as are held back.
+    /// What was published never moves back.
     #[inline]
     pub(crate) fn publish(&mut self) {
-        // Pairs with the Acquire in `Producer::vacant`.
-        self.indices.head.store(self.head.0, Ordering::Release);
+        if self.head.since(self.published) > self.held {
+            self.published = Cursor(self.head.0.wrapping_sub(self.held));
+            // Pairs with the Acquire in `Producer::vacant`.
+            self.indices.head.store(self.published.0, Ordering::Release);
+        }
+    }
+
+    /// From the next publication on, the producer does not get the slots of the last `entries`
+    /// popped.
+    #[inline]
+    pub(crate) fn hold_back(&mut self, entries: u32) {
+        self.held = entries;
     }
 
     /// Entries known to be there, without looking.
@@ -286,6 +302,7 @@ impl<E, A> Consumer<E, A> {
 impl<E, A> Drop for Consumer<E, A> {
     /// Tells `Slots::drop` what was taken.
     fn drop(&mut self) {
+        self.held = 0;
         self.publish();
     }
 }

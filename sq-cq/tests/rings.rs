@@ -57,6 +57,41 @@ fn sizes_that_are_not_powers_of_two_are_refused_with_the_next_ones() {
     assert_eq!(refused.to_string(), "source 1 is not one of the bell's 1: use one below that");
 }
 
+/// What a poller holds back stays taken for the caller, and what it was given stays given.
+#[test]
+fn places_that_are_held_back_are_not_pushed_into() {
+    for start in [0, u32::MAX - 2] {
+        let (mut caller, mut poller) = rings(4, 64, start);
+        let fill = |caller: &mut Caller| {
+            let pushed = (0..8).take_while(|_| caller.push(Sqe::nop(), 1, 0).is_ok()).count();
+            caller.submit();
+            pushed
+        };
+        assert_eq!(fill(&mut caller), 4);
+        let mut permits = Vec::new();
+        for held in 1..=4 {
+            permits.push(poller.pop().expect("four were pushed").1);
+            poller.hold_back(held);
+            assert!(held < 4 || poller.pop().is_none(), "nobody could push");
+        }
+        poller.publish();
+        assert_eq!((fill(&mut caller), caller.sq_len()), (0, 4));
+        poller.hold_back(2);
+        poller.publish();
+        assert_eq!(fill(&mut caller), 2);
+        // Too late for the two that are given: nothing moves back.
+        poller.hold_back(4);
+        poller.publish();
+        assert_eq!((fill(&mut caller), caller.sq_len()), (0, 4));
+        poller.hold_back(0);
+        for permit in permits {
+            poller.finish(permit, cqe(0), 0);
+        }
+        assert_eq!(serve(&mut poller), 2);
+        assert_eq!(fill(&mut caller), 4);
+    }
+}
+
 /// Exactly N usable slots, at every phase of the indices, across the wrap.
 #[test]
 fn fills_to_the_same_count_at_every_phase() {

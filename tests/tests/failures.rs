@@ -269,6 +269,38 @@ fn a_deadline_in_the_past_costs_no_transfer() {
 }
 
 #[test]
+fn reads_that_wait_for_others_to_end_keep_their_deadlines_and_cancels() {
+    let slow = fault(Fault::Delay { delay_ns: 8 * MS }, When::Nth(0));
+    let config = EngineConfig { reads_max: 1, ..config() };
+    let mut scene = Scene::new(vec![rail("a", slow)], config);
+    let (object, _) = scene.object("x", shape(1, 64 * KIB, 1), 0..1);
+    let token = scene.engine.cancel_token();
+    let reads = [
+        scene.whole(&object).user_data(0),
+        scene.whole(&object).user_data(1).deadline(START.after(2 * MS)),
+        scene.whole(&object).user_data(2),
+        scene.whole(&object).user_data(3).cancelled_by(&token),
+        scene.whole(&object).user_data(4),
+    ];
+    let ids: Vec<_> = reads.map(|read| scene.push(read)).into();
+    scene.run_to(MS);
+    assert!(scene.ring.cancel(ids[2]));
+    token.cancel();
+    let mut ends = Vec::new();
+    for _ in 0..5 {
+        let cqe = scene.next();
+        ends.push((cqe.user_data(), cqe.ended(), scene.now.since(START) / MS));
+        assert!(cqe.into_lease().is_some());
+    }
+    let (late, cancelled) = (Some(Status::TIMED_OUT), Some(Status::CANCELLED));
+    ends.sort_by_key(|(user_data, _, _)| *user_data);
+    assert_eq!(ends[1], (1, late, 2), "at its deadline, not when it is its turn");
+    assert_eq!((ends[2], ends[3]), ((2, cancelled, 1), (3, cancelled, 1)));
+    assert_eq!((ends[0].1, ends[4].1), (Some(Status::OK), Some(Status::OK)));
+    assert!(ends[4].2 >= 8, "after the first");
+}
+
+#[test]
 fn an_engine_that_is_dropped_ends_the_reads_in_flight() {
     let mut scene = Scene::new(vec![rail("a", FaultPlan::none())], config());
     let (object, _) = scene.object("x", shape(4, 64 * KIB, 1), 0..1);

@@ -251,8 +251,8 @@ impl EngineCore {
         let (seat, (caller, poller_end)) = made.inspect_err(|_| {
             shared.rings.fetch_sub(1, Ordering::Relaxed);
         })?;
-        let cq_entries = config.cq_entries;
-        desk.tell(Control::Ring { seat, end: Box::new(poller_end), cq_entries });
+        let RingConfig { sq_entries, cq_entries, .. } = config;
+        desk.tell(Control::Ring { seat, end: Box::new(poller_end), sq_entries, cq_entries });
         let place = RingPlace { desk: Arc::clone(desk), seat };
         Ok(Ring::new(caller, Arc::clone(shared), place, config.spin, driver))
     }

@@ -79,6 +79,22 @@ impl<T> Slab<T> {
         self.entries.len() as u32
     }
 
+    /// Makes room for `more` values. Allocates: never on the data path.
+    pub(crate) fn grow(&mut self, more: u32) {
+        let old = self.capacity();
+        let new = old.saturating_add(more).min(NONE - 1);
+        let mut entries = std::mem::take(&mut self.entries).into_vec();
+        entries.extend((old..new).map(|slot| Entry {
+            generation: 0,
+            next_free: if slot + 1 < new { slot + 1 } else { self.free },
+            value: None,
+        }));
+        self.entries = entries.into();
+        if new > old {
+            self.free = old;
+        }
+    }
+
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
         self.free == NONE
@@ -266,6 +282,18 @@ mod tests {
         slab.insert(1).expect("room");
         assert_eq!(slab.insert(2), Err(2));
         assert!(Slab::<u8>::new(0).insert(1).is_err());
+    }
+
+    #[test]
+    fn a_slab_that_grew_has_room_and_keeps_what_it_had() {
+        let mut slab = Slab::new(1);
+        let first = slab.insert(0).expect("room");
+        slab.grow(3);
+        for value in 1..4 {
+            slab.insert(value).expect("room");
+        }
+        assert!(slab.is_full() && slab.insert(4).is_err());
+        assert_eq!((slab.get_mut(first).copied(), slab.len(), slab.capacity()), (Some(0), 4, 4));
     }
 
     proptest! {

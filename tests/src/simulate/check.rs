@@ -22,7 +22,7 @@ struct Rules {
     attempts_max: u8,
     rails: usize,
     /// Between the moment a read must stop and its end.
-    bound_ns: Option<u64>,
+    bound_ns: u64,
 }
 
 /// A tick of the deadline wheel, a late turn in each phase of giving up, and a little.
@@ -36,8 +36,6 @@ impl Run {
     fn rules(&self) -> Rules {
         let engine = &self.scenario.engine;
         let bound = engine.cancel_grace + engine.quiet_bound;
-        // Where few reads are worked on at once, others wait before their deadline is looked at.
-        let bounded = engine.reads_max > 500;
         Rules {
             now: self.now,
             calm: self.is_calm(),
@@ -45,7 +43,7 @@ impl Run {
             may_lie: self.bytes_may_lie(),
             attempts_max: engine.attempts_max,
             rails: self.scenario.rails.len(),
-            bound_ns: bounded.then(|| u64::try_from(bound.as_nanos()).expect("short") + SLACK_NS),
+            bound_ns: u64::try_from(bound.as_nanos()).expect("short") + SLACK_NS,
         }
     }
 
@@ -392,7 +390,7 @@ fn check_totals(read: &Tracked, cqe: &Completion, status: Status) -> Result<(), 
 
 /// No read outlives its deadline, or its cancel, by more than the stated bound.
 fn check_time(read: &Tracked, cqe: &Completion, rules: Rules) -> Result<(), String> {
-    let Some(bound_ns) = rules.bound_ns else { return Ok(()) };
+    let bound_ns = rules.bound_ns;
     let (stop_at, latency_ns) = (read.stop_at(), cqe.latency_ns());
     if stop_at == Nanos::NEVER || latency_ns == u32::MAX {
         return Ok(());

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use railring_catalog::checksum::StreamingChecksum;
 use railring_transport::{Alignment, Nanos};
 
-use super::{Feed, HashCursor, Home, QUOTA, Rules, STAGED_MAX, admit};
+use super::{Feed, HashCursor, Home, QUOTA, Rules, STAGED_MAX, cut};
 use crate::schedule::{Load, RailMask, Scheduler};
 use crate::shared::Shared;
 use crate::slab::{List, NONE, Slab};
@@ -42,7 +42,7 @@ impl Home {
             alignment,
             piece_bytes_max: config.piece_bytes_max,
             request_bytes_max: rails.iter().map(|r| r.request_bytes_max).min().unwrap_or(u64::MAX),
-            shared_bytes_max: admit::shared_bytes_max(&shared.config, rails),
+            shared_bytes_max: cut::shared_bytes_max(&shared.config, rails),
             attempts_max: config.attempts_max,
         };
         let feed = |rail: &RailFacts| Feed {
@@ -65,6 +65,8 @@ impl Home {
             unpublished: vec![0; words],
             objects: Vec::new(),
             reads: Slab::new(config.reads_max),
+            corked: 0,
+            reads_max: config.reads_max,
             stripes: Slab::new(pieces),
             pieces: Slab::new(pieces),
             solos: Slab::new(config.reads_max),

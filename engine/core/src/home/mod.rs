@@ -5,6 +5,8 @@
 //! it.
 
 mod admit;
+mod cut;
+mod entries;
 mod finish;
 mod land;
 mod make;
@@ -16,21 +18,19 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use railring_catalog::checksum::StreamingChecksum;
-use railring_dma::{Loan, Part};
 use railring_transport::{Alignment, Nanos};
-use sq_cq::{CallerEnd, Handle, Permit, PollerEnd, Proof, ReadId, Status};
+use sq_cq::{CallerEnd, Handle, PollerEnd, Proof, Status};
 
 use crate::cancel::CancelToken;
 use crate::mail::{Done, Order};
 use crate::memory::{Memory, Returned};
 use crate::object::ObjectInner;
-use crate::plan::PieceShape;
 use crate::schedule::{Load, RailMask, Scheduler};
 use crate::shared::Shared;
-use crate::slab::{Id, Linked, Links, List, NONE, Slab};
+use crate::slab::{Id, List, NONE, Slab};
 use crate::staging::Staging;
 use crate::tables::{TableCache, Ticket};
-use crate::wheel::{Timed, WHEEL, Wheel};
+use crate::wheel::Wheel;
 
 /// What the caller sends along with an SQE.
 #[derive(Debug)]
@@ -58,199 +58,10 @@ const RATES_NS: u64 = 100_000;
 /// Pieces one read may plan before the next read that waits for the same rail has its turn.
 const QUOTA: u32 = 16;
 
+pub(crate) use entries::{Piece, Verify};
 pub(crate) use make::RailFacts;
 
-/// One read in progress.
-#[derive(Debug)]
-pub(crate) struct Read {
-    ring: u16,
-    permit: Option<Permit>,
-    id: ReadId,
-    user_data: u64,
-    object: u32,
-    flags: sq_cq::SqeFlags,
-    memory: Memory,
-    /// The byte range; or for a set of stripes, from the first stripe's start to the last's end.
-    offset: u64,
-    len: u64,
-    /// The next stripe to begin, and those after it.
-    stripes: Stripes,
-    /// The stripe being cut into pieces, if one is.
-    cutting: u32,
-    /// Stripes that have not ended.
-    stripes_left: u32,
-    /// CQ slots kept for parts of stripes that straddle leases.
-    extra_slots: u32,
-    /// Where the caller's memory begins, in bytes of the object, and how far it has been carved.
-    carved_to: u64,
-    piece_bytes: u64,
-    pushed_at: Nanos,
-    deadline: Nanos,
-    first_error: Status,
-    total_bytes: u64,
-    failed_stripes: u32,
-    /// Set once nothing more is to be started.
-    ending: Option<Status>,
-    /// Memory of a quiet read whose stripes have ended.
-    retired: Option<Part>,
-    active: List<ACTIVE>,
-    token: Option<CancelToken>,
-    /// The rail it waits for, if it does.
-    parked: u8,
-    wheel_links: Links,
-    waiting_links: Links,
-    token_links: Links,
-    draining_links: Links,
-}
-
-const NOT_PARKED: u8 = u8::MAX;
-
-/// Stripes of a read that have not begun.
-#[derive(Clone, Copy, Debug)]
-enum Stripes {
-    Range { next: u32, end: u32 },
-    Set { first: u32, mask: u64 },
-}
-
-impl Stripes {
-    fn peek(self) -> Option<u32> {
-        match self {
-            Stripes::Range { next, end } => (next < end).then_some(next),
-            Stripes::Set { first, mask } => (mask != 0).then(|| first + mask.trailing_zeros()),
-        }
-    }
-
-    fn advance(&mut self) {
-        match self {
-            Stripes::Range { next, .. } => *next += 1,
-            Stripes::Set { mask, .. } => *mask &= mask.wrapping_sub(1),
-        }
-    }
-
-    fn count(self) -> u32 {
-        match self {
-            Stripes::Range { next, end } => end - next,
-            Stripes::Set { mask, .. } => mask.count_ones(),
-        }
-    }
-}
-
-macro_rules! linked {
-    ($type:ty, $($tag:ident => $field:ident),+) => {
-        $(impl Linked<$tag> for $type {
-            #[inline]
-            fn links(&mut self) -> &mut Links {
-                &mut self.$field
-            }
-        })+
-    };
-}
-linked!(Read, WHEEL => wheel_links, WAITING => waiting_links, TOKEN => token_links,
-        DRAINING => draining_links);
-
-impl Timed for Read {
-    fn fires_at(&self) -> Nanos {
-        self.deadline
-    }
-}
-
-/// What proves the bytes of a stripe that a read touches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verify {
-    Nothing,
-    /// The whole stripe is read: its own checksum.
-    Whole(u64),
-    /// Part of it is: every block against the table, which has this checksum.
-    Blocks(u64),
-}
-
-/// One stripe in progress.
-#[derive(Debug)]
-pub(crate) struct Stripe {
-    read: u32,
-    index: u32,
-    /// The wanted bytes of the stripe are `from..to`; cutting has come to `at`.
-    from: u64,
-    at: u64,
-    to: u64,
-    verify: Verify,
-    /// Bytes of the caller's memory before the first wanted byte that travel with it.
-    lead_bytes: u64,
-    /// Pieces in the stripe's order. The head holds what has landed from the start of a lease.
-    head: u32,
-    tail: u32,
-    /// The piece that landed neighbours are joined into.
-    base: u32,
-    /// Pieces that have not landed.
-    pieces_out: u32,
-    /// The fetch of its block table, if one is under way.
-    table_fetch: u32,
-    status: Status,
-    actual: u64,
-    bad_block: Option<u32>,
-    attempts: u8,
-    rail: u8,
-    /// The gap before the first wanted byte.
-    lead: Option<Part>,
-    /// Wanted bytes that were never carved into pieces: the stripe failed first.
-    rest: Option<Part>,
-    /// The same in the leases behind that one, for a scattered read.
-    more: Vec<Part>,
-    /// Its end was told, or waits for those before it.
-    ended: bool,
-    /// It failed its checksum for good; its block table is fetched to say where.
-    diagnosing: bool,
-    links: Links,
-    hashing_links: Links,
-}
-linked!(Stripe, ACTIVE => links, HASHING => hashing_links);
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum PieceKind {
-    Direct,
-    Staged,
-    Table,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum PieceState {
-    /// Waits for its rail.
-    Staged,
-    /// The rail has it.
-    Ordered,
-    /// The rail has it and was told that it is not wanted any more.
-    CalledBack,
-    /// Its bytes are there; the table they are checked against is not.
-    AwaitsTable,
-    /// Quiet; its part is kept until the stripe ends.
-    Landed,
-}
-
-/// One transfer of a stripe's bytes, or of its block table.
-#[derive(Debug)]
-pub(crate) struct Piece {
-    stripe: u32,
-    /// The next piece of the stripe.
-    next: u32,
-    kind: PieceKind,
-    state: PieceState,
-    rail: u8,
-    attempts: u8,
-    /// Whether another rail could take it.
-    alternatives: bool,
-    tried: RailMask,
-    /// The id under which its rail knows it, if that is not its own: that of a solo.
-    alias: Option<Id<Piece>>,
-    shape: PieceShape,
-    /// The caller's memory for the wanted bytes, unless a rail has it.
-    part: Option<Part>,
-    /// Landed staging memory that waits for the table.
-    landed: Option<Part>,
-    /// The lease that the staging memory is of.
-    loan: Option<Loan>,
-    links: Links,
-}
-linked!(Piece, STAGED => links);
+use entries::{CORKED, NOT_PARKED, PieceKind, PieceState, Read, Stripe, Stripes};
 
 /// What a home knows of one rail.
 #[derive(Debug)]
@@ -271,6 +82,10 @@ pub(crate) struct Feed {
 #[derive(Debug)]
 struct Seat {
     end: RingEnd,
+    /// Reads taken from the ring that have not begun, because `reads_max` are being worked on. Their
+    /// places in the ring are kept, so that the ring is as full as if they were in it.
+    corked: List<WAITING>,
+    sq_entries: u32,
     /// The read of each of the caller's read slots.
     reads: Box<[u32]>,
     in_progress: u32,
@@ -332,7 +147,10 @@ pub(crate) struct Home {
     /// Rings with CQEs to publish.
     unpublished: Vec<u64>,
     objects: Vec<Option<ObjectSeat>>,
+    /// Reads being worked on, and those that are corked.
     reads: Slab<Read>,
+    corked: u32,
+    reads_max: u32,
     stripes: Slab<Stripe>,
     pieces: Slab<Piece>,
     solos: Slab<solo::Solo>,
@@ -386,11 +204,17 @@ impl Home {
 
     /// Reads being worked on.
     pub(crate) fn reads_in_progress(&self) -> u32 {
-        self.reads.len() + self.solos.len()
+        self.reads.len() - self.corked + self.solos.len()
     }
 
-    /// Whether no further read can be worked on. A solo keeps the room it would be promoted to.
+    /// Whether no further read can be worked on.
     fn is_full(&self) -> bool {
+        self.reads_in_progress() >= self.reads_max
+    }
+
+    /// Whether no further read can even be looked at. A solo keeps the room it would be promoted
+    /// to.
+    fn reads_are_full(&self) -> bool {
         self.reads.len() + self.solos.len() >= self.reads.capacity()
     }
 
@@ -410,10 +234,28 @@ impl Home {
     }
 
     /// Takes over a ring.
-    pub(crate) fn seat(&mut self, seat: usize, end: RingEnd, cq_entries: u32) {
+    pub(crate) fn seat(&mut self, seat: usize, end: RingEnd, sq_entries: u32, cq_entries: u32) {
         let reads = vec![NONE; cq_entries as usize].into();
-        self.seats[seat] = Some(Seat { end, reads, in_progress: 0, closed: false, orphan: None });
+        let corked = List::default();
+        let (in_progress, closed, orphan) = (0, false, None);
+        self.seats[seat] =
+            Some(Seat { end, corked, sq_entries, reads, in_progress, closed, orphan });
+        self.make_room_for_corked();
         self.mark_ready(seat);
+    }
+
+    /// Every read that rings can hold can be looked at, whatever is being worked on.
+    fn make_room_for_corked(&mut self) {
+        let seats = self.seats.iter().flatten();
+        let corked_max = seats.fold(0_u32, |sum, seat| sum.saturating_add(seat.sq_entries));
+        let wanted = self.reads_max.saturating_add(corked_max);
+        let more = wanted.saturating_sub(self.reads.capacity());
+        if more > 0 {
+            self.reads.grow(more);
+            let reads = self.reads.capacity() as usize;
+            self.fired.reserve(reads);
+            self.tokens.reserve(reads.saturating_sub(self.tokens.len()));
+        }
     }
 
     pub(crate) fn mark_ready(&mut self, seat: usize) {
@@ -497,6 +339,7 @@ impl Home {
                 let ring = word * 64 + bits.trailing_zeros() as usize;
                 bits &= bits - 1;
                 if let Some(seat) = &mut self.seats[ring] {
+                    seat.end.hold_back(seat.corked.len());
                     seat.end.publish();
                 }
             }

@@ -65,6 +65,7 @@ impl Home {
             && attached.token.is_none()
             && !permit.is_cancelled()
             && !self.stopping
+            && !self.corks(ring)
             && !self.caller_is_gone(ring);
         let (true, Memory::One(part)) = (plain, &attached.memory) else {
             return Err((permit, attached));

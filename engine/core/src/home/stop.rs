@@ -5,7 +5,9 @@ use railring_dma::Part;
 use railring_transport::Nanos;
 use sq_cq::{SqeFlags, Status};
 
-use super::{Courier, Home, NOT_PARKED, Piece, PieceKind, PieceState, Seat, Stripe, Verify};
+use super::{
+    CORKED, Courier, Home, NOT_PARKED, Piece, PieceKind, PieceState, Seat, Stripe, Verify,
+};
 use crate::memory::{Memory, PartList};
 use crate::plan::{CutRules, Landing, Way};
 use crate::schedule::RailMask;
@@ -194,7 +196,13 @@ impl Home {
     pub(super) fn unpark(&mut self, read_slot: u32) {
         let read = self.reads.at(read_slot);
         let rail = std::mem::replace(&mut read.parked, NOT_PARKED);
-        if rail != NOT_PARKED {
+        if rail == CORKED {
+            let ring = usize::from(read.ring);
+            if let Some(seat) = &mut self.seats[ring] {
+                seat.corked.remove(&mut self.reads, read_slot);
+                self.corked -= 1;
+            }
+        } else if rail != NOT_PARKED {
             self.feeds[usize::from(rail)].waiters.remove(&mut self.reads, read_slot);
         }
     }

@@ -32,6 +32,7 @@ pub(crate) enum Control {
     Ring {
         seat: usize,
         end: Box<RingEnd>,
+        sq_entries: u32,
         cq_entries: u32,
     },
     /// A caller dropped its ring with reads on it.
@@ -208,7 +209,9 @@ impl<L: Link> Poller<L> {
     fn obey(&mut self, now: Nanos) {
         for message in self.desk.take() {
             match message {
-                Control::Ring { seat, end, cq_entries } => self.home.seat(seat, *end, cq_entries),
+                Control::Ring { seat, end, sq_entries, cq_entries } => {
+                    self.home.seat(seat, *end, sq_entries, cq_entries);
+                }
                 Control::Orphan { seat, end } => self.home.adopt(seat, end),
                 Control::Learn(object) => self.home.learn(object),
                 Control::Close(handle) => self.home.close(handle),
