@@ -10,13 +10,14 @@ use sq_cq::Bell;
 
 use crate::config::{ConfigError, EngineConfig};
 use crate::engine::{Engine, InlineEngine, StartHook};
+use crate::health::RailState;
 use crate::home::{Home, RailFacts};
 use crate::mail::SOURCE_RINGS;
 use crate::poller::{Poller, Port};
 use crate::schedule::RAILS_MAX;
 use crate::shared::{Clock, Desk, Impound, RailShared, Shared, SharedParts};
 use crate::staging::{Staging, StagingError};
-use crate::stats::{RailCounters, RailState};
+use crate::stats::RailCounters;
 
 /// A rail as a transport makes it: its two halves, and who is to drive it.
 #[derive(Debug)]

@@ -13,6 +13,7 @@ mod cancel;
 mod config;
 mod ease;
 mod engine;
+mod health;
 mod home;
 mod loans;
 mod mail;
@@ -43,6 +44,7 @@ pub use engine::{
     Engine, InlineEngine, MemoryError, NoSuchRail, PollerStart, PoolConfig, RingMakeError,
     StartHook,
 };
+pub use health::RailHealth;
 pub use object::{Object, OpenError};
 pub use poller::Progress;
 pub use push::{PushError, Refused};
@@ -50,4 +52,4 @@ pub use read::{Destination, Read, SCATTER_LEASES_MAX, Scatter};
 pub use ring::{Completion, Ring, RingConfig, WaitError};
 pub use schedule::{Policy, PolicyError, RAILS_MAX};
 pub use staging::StagingError;
-pub use stats::{EngineStats, Latencies, RailHealth, RailStats};
+pub use stats::{EngineStats, Latencies, RailStats};

@@ -4,17 +4,19 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Duration;
 
 use railring_dma::{Impounded, Loan, Part, Region, RegionId, Regions};
 use railring_transport::{Nanos, RailControl, RegisterError};
 use sq_cq::{Bell, Handle};
 
 use crate::config::EngineConfig;
+use crate::health::RailState;
 use crate::mail::{Inbox, SOURCE_CONTROL};
 use crate::object::ObjectInner;
 use crate::poller::Control;
 use crate::staging::Staging;
-use crate::stats::{EngineStats, HomeCounters, RailCounters, RailState, RailStats, latencies};
+use crate::stats::{EngineStats, HomeCounters, RailCounters, RailStats, latencies};
 
 /// A lock whose holders never panic half-way through a change, so poison says nothing.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -524,7 +526,10 @@ impl Shared {
         let pinned = self.desks[usize::from(poller)].pinned.load(Ordering::Relaxed);
         RailStats {
             info: self.controls[rail].info(),
-            health: shared.state.get(),
+            health: shared.state.health(),
+            cooldown_left: Duration::from_nanos(
+                shared.state.cooling_until().since(self.clock.now()),
+            ),
             rate_bytes_per_s: counters.rate.get().saturating_mul(1000),
             pieces: counters.pieces.get(),
             bytes: counters.bytes.get(),

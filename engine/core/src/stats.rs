@@ -1,9 +1,12 @@
 //! Counters: one writer each, on cache lines of their own, read by anyone at any time.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use railring_transport::{LinkStats, RailInfo};
+
+use crate::health::RailHealth;
 
 /// A counter with one writer. Monotone; readers may see it a moment late.
 #[derive(Debug, Default)]
@@ -158,39 +161,6 @@ pub(crate) struct HomeCounters {
     pub(crate) reads_in_progress: Counter,
 }
 
-/// Up, cooling down, or waiting for a probe.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum RailHealth {
-    /// In use.
-    Up,
-    /// Not used until its cooldown is over.
-    Cooling,
-    /// One piece at a time may try it.
-    Probing,
-    /// Switched off by the caller.
-    Disabled,
-}
-
-impl RailHealth {
-    /// Whether a piece may be given to the rail at all.
-    #[inline]
-    pub(crate) fn takes_pieces(self) -> bool {
-        matches!(self, RailHealth::Up | RailHealth::Probing)
-    }
-}
-
-impl fmt::Display for RailHealth {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            RailHealth::Up => "up",
-            RailHealth::Cooling => "cooling",
-            RailHealth::Probing => "probing",
-            RailHealth::Disabled => "disabled",
-        })
-    }
-}
-
 /// One rail, as it was a moment ago. Counts are monotone, gauges are of now.
 #[derive(Clone, Debug)]
 pub struct RailStats {
@@ -198,6 +168,8 @@ pub struct RailStats {
     pub info: RailInfo,
     /// Whether it is in use.
     pub health: RailHealth,
+    /// How long it cools down yet; zero if it does not.
+    pub cooldown_left: Duration,
     /// Measured rate in bytes per second; 0 before there is a measurement.
     pub rate_bytes_per_s: u64,
     /// Pieces that landed.
@@ -295,45 +267,6 @@ pub struct EngineStats {
     pub registered_bytes: u64,
     /// Bytes impounded because quiet could not be proved.
     pub impounded_bytes: u64,
-}
-
-/// What pollers tell each other about a rail; written by the rail's poller.
-#[derive(Debug)]
-pub(crate) struct RailState {
-    pub(crate) health: AtomicU32,
-}
-
-impl RailState {
-    pub(crate) fn new() -> Self {
-        RailState { health: AtomicU32::new(RailHealth::Up as u32) }
-    }
-
-    #[inline]
-    pub(crate) fn get(&self) -> RailHealth {
-        match self.health.load(Ordering::Relaxed) {
-            0 => RailHealth::Up,
-            1 => RailHealth::Cooling,
-            2 => RailHealth::Probing,
-            _ => RailHealth::Disabled,
-        }
-    }
-
-    pub(crate) fn set(&self, health: RailHealth) {
-        self.health.store(health as u32, Ordering::Relaxed);
-    }
-
-    /// Takes the one ticket of a rail that waits for a probe: it counts as cooling until the
-    /// probe has ended.
-    pub(crate) fn take_probe(&self) -> bool {
-        self.health
-            .compare_exchange(
-                RailHealth::Probing as u32,
-                RailHealth::Cooling as u32,
-                Ordering::Relaxed,
-                Ordering::Relaxed,
-            )
-            .is_ok()
-    }
 }
 
 pub(crate) fn latencies(counters: &RailCounters) -> Latencies {

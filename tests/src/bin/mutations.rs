@@ -11,7 +11,7 @@ const USAGE: &str = "usage: mutations [--only NAME] [--pick COMMIT] [--seeds N] 
 
 Run it from the root of the tree. Copies what the simulator needs to target/mutations/tree, applies
 each breakage of tests/tests/mutations.list there, and runs N simulated seeds (600 by default), then
-the scenes of failures.rs and shares.rs and the seeds of regressions.rs, until one fails. --pick
+the scenes of failures.rs, health.rs and shares.rs and the seeds of regressions.rs, until one fails. --pick
 takes three by a commit's hash.";
 
 /// What the simulator is built from.
@@ -30,6 +30,7 @@ const PARTS: &[&str] = &[
     "tests/src/virtual_engine.rs",
     "tests/src/bin/simulate.rs",
     "tests/tests/failures.rs",
+    "tests/tests/health.rs",
     "tests/tests/regressions.rs",
     "tests/tests/shares.rs",
     "tests/tests/scene",
@@ -211,7 +212,7 @@ fn catch(tree: &Path, seeds: u64) -> Result<Option<String>, String> {
     if !output.status.success() {
         return Ok(Some(first_complaint(&output)));
     }
-    for test in ["failures", "shares", "regressions"] {
+    for test in ["failures", "health", "shares", "regressions"] {
         let output = cargo(tree, &["test", "--test", test]).map_err(|e| e.to_string())?;
         if !output.status.success() {
             return Ok(Some(first_complaint(&output)));

@@ -7,11 +7,11 @@ use super::{
     Courier, Home, NOT_PARKED, Piece, PieceKind, QUOTA, RailFacts, STAGED_MAX, Stripe, Verify,
 };
 use crate::config::EngineConfig;
+use crate::health::Standing;
 use crate::plan::{CutRules, Landing, PieceShape, Way};
 use crate::schedule::{Policy, RailMask};
 use crate::slab::NONE;
 use crate::staging::STAGED_BYTES;
-use crate::stats::RailHealth;
 
 /// A read over several rails is cut into about so many pieces per rail, so that a rail that
 /// finishes last is late by less than a hundredth of the read.
@@ -191,11 +191,6 @@ impl Home {
             self.reads.at(slot).cutting = NONE;
         }
         self.stage_piece(id.slot, rail);
-        if self.shared.rails[rail].state.get() != RailHealth::Up {
-            // A probe goes at once: the read's next stripe may find no rail and stop the read,
-            // which must not take back what would have shown that this rail works again.
-            self.order(id.slot, rail, courier);
-        }
         Planned::All
     }
 
@@ -258,7 +253,7 @@ impl Home {
         stripe.tail = piece;
     }
 
-    /// Those of `rails` that may be given a piece: up, or waiting for a probe.
+    /// Those of `rails` that a piece may wait for: up, or about to be known again.
     pub(super) fn usable(&self, rails: RailMask) -> RailMask {
         let shut = rails
             .iter()
@@ -267,23 +262,25 @@ impl Home {
         rails.without(shut)
     }
 
-    /// Picks a rail for `bytes`. A rail that waits for a probe takes one piece; `None` when all
-    /// candidates were such and their probes were just taken.
+    /// Picks a rail for `bytes`. One that waits for a probe is given one piece; what would have to
+    /// wait for what comes of a probe goes there only if there is no other rail. `None`: there are
+    /// no candidates.
     pub(super) fn choose(
         &mut self,
-        mut candidates: RailMask,
+        candidates: RailMask,
         preferred: RailMask,
         bytes: u64,
     ) -> Option<usize> {
-        while !candidates.is_empty() {
-            let rail = self.scheduler.choose(candidates, preferred, bytes, &self.loads);
-            let state = &self.shared.rails[rail].state;
-            if state.get() != RailHealth::Probing || state.take_probe() {
-                return Some(rail);
-            }
-            candidates = candidates.without(RailMask::of(rail));
-        }
-        None
+        let ready = candidates
+            .iter()
+            .filter(|&rail| match self.shared.rails[rail].state.get() {
+                Standing::Up => true,
+                Standing::Offered => self.feeds[rail].staged.len() == 0,
+                _ => false,
+            })
+            .fold(RailMask::default(), |ready, rail| ready.with(RailMask::of(rail)));
+        let from = if ready.is_empty() { candidates } else { ready };
+        (!from.is_empty()).then(|| self.scheduler.choose(from, preferred, bytes, &self.loads))
     }
 
     fn with_room(&self, rails: RailMask) -> RailMask {

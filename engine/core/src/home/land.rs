@@ -348,16 +348,34 @@ impl Home {
             self.give_up(slot, cause, now, courier);
             return;
         }
+        if self.choose_again(slot, tried) {
+            self.shared.desks[usize::from(self.index)].counters.retries.add(1);
+        } else {
+            self.give_up(slot, status, now, courier);
+        }
+    }
+
+    /// Stages a piece again, if it can be on a rail that it was not tried on. `false`: no rail takes
+    /// it.
+    fn choose_again(&mut self, slot: u32, tried: RailMask) -> bool {
         let reach = self.usable(self.reach_of(self.pieces.peek(slot)));
         let fresh = reach.without(tried);
         let candidates = if fresh.is_empty() { reach } else { fresh };
         let bytes = self.pieces.peek(slot).shape.read_bytes;
         match self.choose(candidates, RailMask::default(), bytes) {
             Some(rail) => {
-                self.shared.desks[usize::from(self.index)].counters.retries.add(1);
                 self.stage_piece(slot, rail);
+                true
             }
-            None => self.give_up(slot, status, now, courier),
+            None => false,
+        }
+    }
+
+    /// A piece that was taken back from the queue of a rail that will not take it goes to another.
+    pub(super) fn move_on(&mut self, slot: u32, now: Nanos, courier: &mut impl Courier) {
+        let tried = self.pieces.peek(slot).tried;
+        if !self.choose_again(slot, tried) {
+            self.give_up(slot, Status::RAIL_DOWN, now, courier);
         }
     }
 

@@ -7,6 +7,7 @@ use railring_catalog::checksum::StreamingChecksum;
 use railring_transport::{Alignment, Nanos};
 
 use super::{Feed, HashCursor, Home, QUOTA, Rules, STAGED_MAX, cut};
+use crate::health::Standing;
 use crate::schedule::{Load, RailMask, Scheduler};
 use crate::shared::Shared;
 use crate::slab::{List, NONE, Slab};
@@ -54,6 +55,7 @@ impl Home {
             ordered_max: rail.outstanding_wrs_max.min(limits.rail_pieces_max),
             ordered_bytes_max: limits.rail_bytes_max,
             staging: rail.staging.clone(),
+            standing: Standing::Up,
         };
         let load = |rail: &RailFacts| Load { outstanding_bytes: 0, rate: 1, weight: rail.weight };
         let words = (config.rings_max as usize).div_ceil(64);

@@ -22,6 +22,7 @@ use railring_transport::{Alignment, Nanos};
 use sq_cq::{CallerEnd, Handle, PollerEnd, Proof, Status};
 
 use crate::cancel::CancelToken;
+use crate::health::Standing;
 use crate::mail::{Done, Order};
 use crate::memory::{Memory, Returned};
 use crate::object::ObjectInner;
@@ -76,6 +77,8 @@ pub(crate) struct Feed {
     ordered_max: u32,
     ordered_bytes_max: u64,
     staging: Staging,
+    /// How the rail stood when its queue was last looked at.
+    standing: Standing,
 }
 
 /// One ring that this poller is home to.

@@ -13,12 +13,12 @@ use sq_cq::{Cqe, CqeFields, Opcode, Permit, Sqe, SqeFlags, Status};
 use super::{
     Attached, Courier, Home, Piece, PieceKind, PieceState, Read, Stripe, Verify, proof_of,
 };
+use crate::health::Standing;
 use crate::mail::{Done, Hash, News, Order};
 use crate::memory::{Memory, Returned};
 use crate::plan::{CutRules, PieceShape, Way};
 use crate::schedule::{Policy, RailMask};
 use crate::slab::{Id, NONE};
-use crate::stats::RailHealth;
 
 /// In a ring's table of reads, marks the slot of a solo.
 pub(super) const SOLO: u32 = 1 << 31;
@@ -167,7 +167,7 @@ impl Home {
         } else {
             return None; // These policies count what they choose: the long way, once.
         };
-        if self.shared.rails[rail].state.get() != RailHealth::Up {
+        if self.shared.rails[rail].state.get() != Standing::Up {
             return None; // A probe, or nothing: the long way knows.
         }
         let feed = &self.feeds[rail];

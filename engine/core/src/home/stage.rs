@@ -4,6 +4,7 @@
 use railring_transport::Nanos;
 
 use super::{Courier, Home, Piece, PieceKind, PieceState, Verify};
+use crate::health::Standing;
 use crate::mail::{Hash, Order};
 use crate::schedule::RailMask;
 use crate::slab::Id;
@@ -44,6 +45,7 @@ impl Home {
         }
         let mut any = false;
         for rail in self.busy.iter() {
+            any |= self.follow(rail, now, courier);
             any |= self.feed_rail(rail, courier);
             if self.feeds[rail].waiters.len() > 0 {
                 self.resume(rail, now, courier);
@@ -58,6 +60,24 @@ impl Home {
             any |= self.steal(courier);
         }
         any
+    }
+
+    /// A rail stands otherwise than when its queue was last looked at: what waits for it in vain, or
+    /// need not wait, is taken back and given to others.
+    fn follow(&mut self, rail: usize, now: Nanos, courier: &mut impl Courier) -> bool {
+        let standing = self.shared.rails[rail].state.get();
+        if std::mem::replace(&mut self.feeds[rail].standing, standing) == standing {
+            return false;
+        }
+        if matches!(standing, Standing::Up | Standing::Offered) {
+            return true;
+        }
+        for _ in 0..self.feeds[rail].staged.len() {
+            let Some(slot) = self.feeds[rail].staged.front() else { break };
+            self.unstage(slot);
+            self.move_on(slot, now, courier);
+        }
+        true
     }
 
     fn feed_rail(&mut self, rail: usize, courier: &mut impl Courier) -> bool {
@@ -76,7 +96,7 @@ impl Home {
         let mut any = false;
         for thief in 0..self.feeds.len() {
             let idle = self.feeds[thief].staged.len() == 0
-                && self.shared.rails[thief].state.get() == crate::stats::RailHealth::Up;
+                && self.shared.rails[thief].state.get() == Standing::Up;
             if !idle {
                 continue;
             }
@@ -156,12 +176,25 @@ impl Home {
         if !self.takes(rail, piece) {
             return false;
         }
-        if !self.shared.take_room(bytes) {
-            self.starved |= self.shared.starve(self.index);
-            return false;
-        }
-        let Some(order) = self.order_of(slot, rail) else {
-            self.shared.give_back_room(1, bytes);
+        let state = &self.shared.rails[rail].state;
+        let probes = match state.get() {
+            Standing::Up => false,
+            Standing::Offered if state.take_probe() => true,
+            _ => return false, // It waits for what comes of the probe, or is taken back.
+        };
+        let order = if self.shared.take_room(bytes) {
+            let order = self.order_of(slot, rail);
+            if order.is_none() {
+                self.shared.give_back_room(1, bytes);
+            }
+            order
+        } else {
+            None
+        };
+        let Some(order) = order else {
+            if probes {
+                self.shared.rails[rail].state.return_probe();
+            }
             self.starved |= self.shared.starve(self.index);
             return false;
         };

@@ -1,5 +1,6 @@
 //! One poller: the home of some rings and the driver of some rails, moved forward by `turn`.
 
+mod blame;
 mod port;
 mod rate;
 
@@ -17,7 +18,6 @@ use crate::object::ObjectInner;
 use crate::schedule::RAILS_MAX;
 use crate::shared::{Desk, Shared, lock};
 use crate::slab::Id;
-use crate::stats::RailHealth;
 
 pub(crate) use port::Port;
 
@@ -169,7 +169,7 @@ impl<L: Link> Poller<L> {
         worked |= self.home.admit(now, &mut post!(self, now));
         worked |= self.stage(now);
         self.commit(now);
-        self.restless = self.timers(now) | self.home.has_starved();
+        self.restless = self.timers(now) | self.home.has_starved() | self.spread_changes();
         worked |= self.restless;
         self.home.publish();
         self.count(worked);
@@ -329,6 +329,18 @@ impl<L: Link> Poller<L> {
         any
     }
 
+    /// A rail of this poller stands otherwise than before: every home looks at what waits for it.
+    fn spread_changes(&mut self) -> bool {
+        let mut any = false;
+        for port in &mut self.ports {
+            any |= std::mem::take(&mut port.changed);
+        }
+        if any {
+            self.shared.desks.iter().for_each(|desk| desk.inbox.ring());
+        }
+        any
+    }
+
     fn count(&mut self, worked: bool) {
         self.turns += 1;
         let counters = &self.desk.counters;
@@ -445,13 +457,5 @@ trait BellFd {
 impl BellFd for Arc<Bell> {
     fn as_fd_for_poll(&self) -> BorrowedFd<'_> {
         std::os::fd::AsFd::as_fd(&**self)
-    }
-}
-
-impl<L> Port<L> {
-    /// Switches the rail on or off. On clears its cooldown.
-    fn enable(&mut self, on: bool) {
-        self.clear_cooldown();
-        self.shared.state.set(if on { RailHealth::Up } else { RailHealth::Disabled });
     }
 }

@@ -13,21 +13,16 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use railring_dma::Part;
-use railring_transport::{Completion, Link, Nanos, Outcome, Refused, WorkRequest, WrId};
-use sq_cq::{Blame, Status};
+use railring_transport::{Completion, Link, Nanos, Refused, WorkRequest, WrId};
+use sq_cq::Status;
 
 use crate::config::EngineConfig;
+use crate::health::Standing;
 use crate::home::Piece;
 use crate::mail::{Done, Hash, News, Order};
 use crate::poller::rate::RateMeter;
 use crate::shared::RailShared;
 use crate::slab::{Id, Linked, Links, List, NONE, Slab};
-use crate::stats::RailHealth;
-
-/// Consecutive faults of the rail before it cools down: one bad sector is not a bad disk.
-const FAULTS_TO_COOL: u32 = 3;
-/// The cooldown doubles at most so often.
-const COOLDOWN_DOUBLINGS_MAX: u32 = 6;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
@@ -40,17 +35,17 @@ enum Phase {
 const FLIGHTS: usize = 1;
 
 #[derive(Debug)]
-struct Flight {
+pub(super) struct Flight {
     home: u16,
     piece: Id<Piece>,
     bytes: u64,
-    hash: Hash,
-    posted_at: Nanos,
+    pub(super) hash: Hash,
+    pub(super) posted_at: Nanos,
     /// When the present phase began.
     since: Nanos,
     phase: Phase,
     /// Why it is being given up.
-    cause: Status,
+    pub(super) cause: Status,
     links: Links,
 }
 
@@ -70,23 +65,23 @@ pub(crate) struct Reaped {
 }
 
 #[derive(Debug)]
-struct Bounds {
+pub(super) struct Bounds {
     io_timeout_ns: u64,
     cancel_grace_ns: u64,
     quiet_bound_ns: u64,
-    cooldown_ns: u64,
+    pub(super) cooldown_ns: u64,
 }
 
 #[derive(Debug)]
 pub(crate) struct Port<L> {
     pub(crate) rail: u16,
     pub(crate) link: L,
-    flights: Slab<Flight>,
+    pub(super) flights: Slab<Flight>,
     posted: List<FLIGHTS>,
     cancelling: List<FLIGHTS>,
     quiescing: List<FLIGHTS>,
     /// Orders that found no room, oldest first, since when.
-    backlog: VecDeque<(Nanos, Order)>,
+    pub(super) backlog: VecDeque<(Nanos, Order)>,
     /// Per home: the flight, or backlog, of each of its piece slots.
     by_home: Vec<Box<[u32]>>,
     in_flight_bytes: u64,
@@ -94,7 +89,9 @@ pub(crate) struct Port<L> {
     shown_in_flight: u32,
     in_flight_bytes_max: u64,
     /// Flights that were reported as stuck.
-    stuck: u32,
+    pub(super) stuck: u32,
+    /// The rail stands otherwise than before, and the homes were not told yet.
+    pub(super) changed: bool,
     /// Something was queued since the last commit, or a cancel asked for.
     dirty: bool,
     pub(crate) reaped: VecDeque<Reaped>,
@@ -102,13 +99,13 @@ pub(crate) struct Port<L> {
     pub(crate) news: VecDeque<(u16, Done)>,
     /// Bytes hashed since the turn began.
     pub(crate) hashed_bytes: u64,
-    rate: RateMeter,
-    bounds: Bounds,
-    faults: u32,
-    doublings: u32,
-    cooling_until: Nanos,
+    pub(super) rate: RateMeter,
+    pub(super) bounds: Bounds,
+    pub(super) faults: u32,
+    pub(super) doublings: u32,
+    pub(super) cooling_until: Nanos,
     /// When a probe that was taken and never came is offered again.
-    probe_again_at: Nanos,
+    pub(super) probe_again_at: Nanos,
     pub(crate) shared: Arc<RailShared>,
 }
 
@@ -139,6 +136,7 @@ impl<L: Link> Port<L> {
             shown_in_flight: 0,
             in_flight_bytes_max: config.limits.rail_bytes_max,
             stuck: 0,
+            changed: false,
             dirty: false,
             reaped: VecDeque::with_capacity(wrs),
             news: VecDeque::with_capacity(wrs),
@@ -171,7 +169,8 @@ impl<L: Link> Port<L> {
             && self.reaped.is_empty()
             && self.news.is_empty()
             && !self.dirty
-            && self.shared.state.get() != RailHealth::Cooling
+            && !self.changed
+            && !matches!(self.shared.state.get(), Standing::Cooling | Standing::Probed)
     }
 
     /// Whether anything is in the link's hands.
@@ -250,10 +249,6 @@ impl<L: Link> Port<L> {
         }
     }
 
-    fn done(&self, piece: Id<Piece>, part: Option<Part>, news: News) -> Done {
-        Done { rail: self.rail, piece, part, news }
-    }
-
     /// Posts what waited for room, as far as there is room.
     pub(crate) fn post_backlog(&mut self, now: Nanos) {
         for _ in 0..self.backlog.len() {
@@ -269,13 +264,6 @@ impl<L: Link> Port<L> {
         }
     }
 
-    /// Gives an order back that was never posted: its memory was never in doubt.
-    fn decline(&mut self, order: Order, status: Status) {
-        self.by_home[order.home as usize][order.piece.slot as usize] = NONE;
-        let done = self.done(order.piece, Some(order.part), News::Failed { status });
-        self.news.push_back((order.home, done));
-    }
-
     /// A home no longer wants its piece.
     pub(crate) fn cancel(&mut self, home: u16, piece: Id<Piece>, now: Nanos) {
         match self.by_home[home as usize][piece.slot as usize] {
@@ -286,7 +274,7 @@ impl<L: Link> Port<L> {
                 let at = self.backlog.iter().position(wanted);
                 if let Some((_, order)) = at.and_then(|at| self.backlog.remove(at)) {
                     self.shared.counters.cancelled.add(1);
-                    self.decline(order, Status::CANCELLED);
+                    self.decline(order, News::Failed { status: Status::CANCELLED });
                 }
             }
             slot => {
@@ -359,31 +347,9 @@ impl<L: Link> Port<L> {
             }
             let Some((_, order)) = self.backlog.pop_front() else { return };
             self.shared.counters.failed.add(1);
-            self.decline(order, if late { Status::TIMED_OUT } else { Status::RAIL_DOWN });
+            let status = if late { Status::TIMED_OUT } else { Status::RAIL_DOWN };
+            self.decline(order, News::Failed { status });
         }
-    }
-
-    fn time_probes(&mut self, now: Nanos) {
-        if self.cooling_until != Nanos(0) && now >= self.cooling_until {
-            self.cooling_until = Nanos(0);
-            self.offer_probe(now);
-        } else if self.probe_is_lost() && now >= self.probe_again_at {
-            self.offer_probe(now);
-        }
-    }
-
-    /// Lets one piece try the rail again.
-    fn offer_probe(&mut self, now: Nanos) {
-        self.probe_again_at = now.after(self.bounds.cooldown_ns.max(1));
-        self.shared.state.set(RailHealth::Probing);
-    }
-
-    /// The probe was taken and nothing of it is here: its read was stopped before it was ordered.
-    fn probe_is_lost(&self) -> bool {
-        self.cooling_until == Nanos(0)
-            && self.flights.len() == self.stuck
-            && self.backlog.is_empty()
-            && self.shared.state.get() == RailHealth::Cooling
     }
 
     fn overdue(&mut self, list: List<FLIGHTS>, after_ns: u64, now: Nanos) -> Option<u32> {
@@ -473,103 +439,24 @@ impl<L: Link> Port<L> {
         let done = self.done(flight.piece, Some(part), news);
         Some((flight.home, done))
     }
-
-    fn judge(&mut self, flight: &Flight, part: &Part, outcome: Outcome, now: Nanos) -> News {
-        match outcome {
-            Outcome::Done { bytes } => {
-                self.faults = 0;
-                if self.doublings > 0 || self.shared.state.get() != RailHealth::Up {
-                    self.come_back();
-                }
-                self.rate.landed(bytes, flight.posted_at, now, &self.shared.counters.rate);
-                let counters = &self.shared.counters;
-                counters.pieces.add(1);
-                counters.bytes.add(bytes);
-                counters.latency.record(now.since(flight.posted_at));
-                match flight.hash {
-                    Hash::None => News::Landed { hash: 0 },
-                    Hash::Bytes(bytes) => {
-                        counters.hashed_bytes.add(bytes);
-                        let whole = part.as_slice();
-                        let end =
-                            usize::try_from(bytes).map_or(whole.len(), |b| b.min(whole.len()));
-                        let hash = railring_catalog::checksum::stripe_checksum(&whole[..end]);
-                        self.hashed_bytes += bytes;
-                        News::Landed { hash }
-                    }
-                }
-            }
-            Outcome::Flushed => {
-                self.shared.counters.flushed.add(1);
-                News::Flushed
-            }
-            Outcome::Failed { status, vendor: _ } => {
-                // What was given up ends with the reason it was given up for, not with the
-                // cancellation's own status.
-                let status = if flight.cause.is_ok() { status } else { flight.cause };
-                if status == Status::CANCELLED {
-                    self.shared.counters.cancelled.add(1);
-                } else {
-                    self.shared.counters.failed.add(1);
-                }
-                if flight.cause.is_ok() {
-                    self.note_answer(status, now);
-                }
-                News::Failed { status }
-            }
-        }
-    }
-
-    /// An answer of the peer, even a refusal, shows that the rail works.
-    fn note_answer(&mut self, status: Status, now: Nanos) {
-        if matches!(status.blame(), Blame::Peer | Blame::Data) {
-            self.faults = 0;
-            if self.shared.state.get() != RailHealth::Up {
-                self.come_back();
-            }
-        } else {
-            self.note_fault(status, now);
-        }
-    }
-
-    /// Only the rail's own faults cool it down, and only when nothing succeeds between them.
-    fn note_fault(&mut self, status: Status, now: Nanos) {
-        let own = status.blame() == Blame::Rail || status == Status::TIMED_OUT;
-        if !own {
-            return;
-        }
-        self.shared.counters.rail_faults.add(1);
-        self.faults += 1;
-        let probing = self.shared.state.get() != RailHealth::Up && self.cooling_until == Nanos(0);
-        if self.faults < FAULTS_TO_COOL && !probing {
-            return;
-        }
-        if self.shared.state.get() == RailHealth::Disabled || self.cooling_until != Nanos(0) {
-            return;
-        }
-        self.faults = 0;
-        let length = self.bounds.cooldown_ns << self.doublings;
-        self.doublings = (self.doublings + 1).min(COOLDOWN_DOUBLINGS_MAX);
-        self.cooling_until = now.after(length.max(1));
-        self.shared.counters.cooldowns.add(1);
-        self.shared.state.set(RailHealth::Cooling);
-    }
-
-    /// A piece succeeded: that is the probe.
-    fn come_back(&mut self) {
-        if self.shared.state.get() == RailHealth::Disabled {
-            return;
-        }
-        self.doublings = 0;
-        self.cooling_until = Nanos(0);
-        self.shared.state.set(RailHealth::Up);
-    }
 }
 
 impl<L> Port<L> {
-    /// Forgets past faults.
-    pub(super) fn clear_cooldown(&mut self) {
-        (self.faults, self.doublings) = (0, 0);
-        self.cooling_until = Nanos(0);
+    fn done(&self, piece: Id<Piece>, part: Option<Part>, news: News) -> Done {
+        Done { rail: self.rail, piece, part, news }
+    }
+
+    /// Gives an order back that was never posted: its memory was never in doubt.
+    fn decline(&mut self, order: Order, news: News) {
+        self.by_home[order.home as usize][order.piece.slot as usize] = NONE;
+        let done = self.done(order.piece, Some(order.part), news);
+        self.news.push_back((order.home, done));
+    }
+
+    /// Gives back what waits for room: other rails may have some.
+    pub(super) fn return_backlog(&mut self) {
+        while let Some((_, order)) = self.backlog.pop_front() {
+            self.decline(order, News::Flushed);
+        }
     }
 }
