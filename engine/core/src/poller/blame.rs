@@ -21,6 +21,13 @@ impl<L> Port<L> {
         outcome: Outcome,
         now: Nanos,
     ) -> News {
+        let outcome = match outcome {
+            Outcome::Done { bytes } if bytes < flight.bytes_min => {
+                // A link must not do this; what was not written must not pass for read.
+                Outcome::Failed { status: Status::SHORT_READ, vendor: 0 }
+            }
+            outcome => outcome,
+        };
         match outcome {
             Outcome::Done { bytes } => {
                 self.faults = 0;

@@ -39,6 +39,8 @@ pub(super) struct Flight {
     home: u16,
     piece: Id<Piece>,
     bytes: u64,
+    /// With fewer it is not done.
+    pub(super) bytes_min: u64,
     pub(super) hash: Hash,
     pub(super) posted_at: Nanos,
     /// When the present phase began.
@@ -212,6 +214,7 @@ impl<L: Link> Port<L> {
             home,
             piece,
             bytes,
+            bytes_min,
             hash,
             posted_at: now,
             since: now,
