@@ -12,8 +12,8 @@ use railring_core::{
 use railring_sim::{Cancelling, Fault, FaultPlan, Quiescing, SimLink, SimWorld, When};
 use railring_tests::objects;
 use railring_transport::{
-    Completion as Reaped, Link, LinkLimits, LinkStats, Nanos, RailControl, Refused, WorkRequest,
-    WrId,
+    Completion as Reaped, Link, LinkLimits, LinkStats, Nanos, Outcome, RailControl, Refused,
+    WorkRequest, WrId,
 };
 use scene::{KIB, MS, START, Scene, config, fault, rail, shape};
 use sq_cq::Status;
@@ -313,14 +313,86 @@ fn an_engine_that_is_dropped_ends_the_reads_in_flight() {
     drop(engine);
     let mut cqes = Vec::new();
     while let Some(cqe) = ring.pop() {
-        cqes.push((cqe.status(), cqe.ended().is_some()));
+        cqes.push((cqe.status(), cqe.ended().is_some(), cqe.stripe()));
     }
     assert_eq!(cqes.len(), 5);
-    assert!(cqes.iter().all(|(status, _)| *status == Status::ENGINE_FAILED));
-    assert_eq!(cqes.iter().filter(|(_, ended)| *ended).count(), 2);
+    assert!(cqes.iter().all(|(status, _, _)| *status == Status::ENGINE_FAILED));
+    assert_eq!(cqes.iter().filter(|(_, ended, _)| *ended).count(), 2);
+    assert_eq!(cqes.iter().map(|(_, _, stripe)| *stripe).sum::<u16>(), 1 + 2 + 3);
     assert!(pool.free() < pool.slots(), "a device may still write the memory");
     let refused = ring.push(Read::nop()).expect_err("nobody is there");
     assert_eq!(refused.why, PushError::EngineGone);
+}
+
+/// A link that says of its first request that it is done, with a byte less than it must have.
+struct Boasts {
+    inner: SimLink,
+    times: u32,
+}
+
+impl Link for Boasts {
+    fn limits(&self) -> LinkLimits {
+        self.inner.limits()
+    }
+    fn queue(&mut self, request: WorkRequest) -> Result<(), Refused> {
+        self.inner.queue(request)
+    }
+    fn commit(&mut self, now: Nanos) {
+        self.inner.commit(now);
+    }
+    fn reap(&mut self, now: Nanos, budget: usize, sink: &mut dyn FnMut(Reaped)) -> usize {
+        let times = &mut self.times;
+        self.inner.reap(now, budget, &mut |mut completion| {
+            if let (true, Outcome::Done { bytes }) = (*times > 0, &mut completion.outcome) {
+                *bytes -= 1;
+                *times -= 1;
+            }
+            sink(completion);
+        })
+    }
+    fn cancel(&mut self, wr: WrId, now: Nanos) {
+        self.inner.cancel(wr, now);
+    }
+    fn quiesce(&mut self, wr: WrId, now: Nanos) {
+        self.inner.quiesce(wr, now);
+    }
+    fn next_event(&self) -> Option<Nanos> {
+        self.inner.next_event()
+    }
+    fn stats(&self) -> LinkStats {
+        self.inner.stats()
+    }
+}
+
+#[test]
+fn a_link_that_says_done_with_too_few_bytes_is_not_believed() {
+    for (times, outcome) in [(1, (Status::OK, 2)), (9, (Status::SHORT_READ, 3))] {
+        let mut world = SimWorld::new(7);
+        let made = world.add_rail(rail("a", FaultPlan::none()));
+        let (control, inner) = made.expect("a sensible rail");
+        let link = Boasts { inner, times };
+        let rails = vec![Rail { control: control as Arc<dyn RailControl>, link, poller: 0 }];
+        let builder = EngineBuilder::new(rails).config(config());
+        let mut engine = builder.build_virtual(START).expect("an engine");
+        let known = objects::put(&world, "x", shape(1, 64 * KIB, 1), &["server0".to_owned()], 3);
+        let object = engine.open(&known.placement).expect("opens");
+        let pool = engine.buffer_pool(PoolConfig::default()).expect("a pool");
+        let mut ring = engine.ring(RingConfig::default()).expect("a ring");
+        let lease = pool.take().expect("a lease");
+        ring.push(Read::new(&object, 0..object.len(), lease).skip_verify()).expect("accepted");
+        ring.submit();
+        let mut now = START;
+        let cqe = loop {
+            engine.turn_at(now);
+            if let Some(cqe) = ring.pop() {
+                break cqe;
+            }
+            now = now.max(engine.next_event());
+            assert!(now < START.after(1000 * MS), "nothing happens");
+        };
+        assert_eq!((cqe.status(), cqe.attempts()), outcome);
+        assert_eq!(engine.rail_stats()[0].health, RailHealth::Up, "short is no fault of the path");
+    }
 }
 
 /// A link whose poller panics at its n-th look.
@@ -380,6 +452,8 @@ fn a_poller_that_panics_fails_its_reads_and_the_engine_says_so() {
     }
     assert!(cqes.iter().all(|cqe| cqe.status() == Status::ENGINE_FAILED));
     assert_eq!(cqes[3].ended(), Some(Status::ENGINE_FAILED));
+    let stripes: Vec<u16> = cqes.iter().map(|cqe| cqe.stripe()).collect();
+    assert_eq!(stripes, [0, 1, 2, 3], "each names its own");
     assert!(engine.has_failed());
     assert_eq!(pool.free(), 1, "nothing is known of its memory");
     let refused = ring.push(Read::nop()).expect_err("the engine has failed");

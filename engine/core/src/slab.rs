@@ -130,6 +130,11 @@ impl<T> Slab<T> {
         self.entries[slot as usize].value.as_ref().expect("a link names a taken slot")
     }
 
+    /// The entry of a slot of which nothing is known.
+    pub(crate) fn get_at(&self, slot: u32) -> Option<&T> {
+        self.entries.get(slot as usize)?.value.as_ref()
+    }
+
     #[inline]
     pub(crate) fn id_of(&self, slot: u32) -> Id<T> {
         Id { slot, generation: self.entries[slot as usize].generation, of: PhantomData }

@@ -6,31 +6,39 @@ use railring_transport::Nanos;
 use sq_cq::{SqeFlags, Status};
 
 use super::{
-    CORKED, Courier, Home, NOT_PARKED, Piece, PieceKind, PieceState, Seat, Stripe, Verify,
+    CORKED, Courier, Home, NOT_PARKED, Piece, PieceKind, PieceState, Read, Seat, Stripe, Verify,
 };
-use crate::memory::{Memory, PartList};
+use crate::memory::{Memory, PartList, Returned};
 use crate::plan::{CutRules, Landing, Way};
 use crate::schedule::RailMask;
 use crate::slab::NONE;
 use crate::staging::STAGED_BYTES;
 
-/// Ends what is left of one read as failed, with as many CQEs as it still owes.
-fn fail_read(seat: &mut Seat, read: &super::Read, mut permit: sq_cq::Permit) {
+/// Ends what is left of one read as failed, with as many CQEs as it still owes, each of its own
+/// stripe.
+fn fail_read(seat: &mut Seat, mut read: Read, stripes: &[u32]) {
+    let Some(mut permit) = read.permit.take() else { return };
     let status = Status::ENGINE_FAILED;
-    let fields = sq_cq::CqeFields {
+    let read_status = if read.first_error.is_ok() { status } else { read.first_error };
+    let failed_stripes = read.failed_stripes + read.stripes_left;
+    let fields = |stripe: u32| sq_cq::CqeFields {
         user_data: read.user_data,
         status,
-        read_status: if read.first_error.is_ok() { status } else { read.first_error },
+        read_status,
+        stripe: u16::try_from(stripe).unwrap_or(u16::MAX),
         total_bytes: read.total_bytes,
-        failed_stripes: u16::try_from(read.failed_stripes + read.stripes_left).unwrap_or(u16::MAX),
+        failed_stripes: u16::try_from(failed_stripes).unwrap_or(u16::MAX),
         ..sq_cq::CqeFields::default()
     };
-    let cqe = sq_cq::Cqe::new(&fields);
-    let shown = if read.flags.contains(SqeFlags::QUIET) { 1 } else { read.stripes_left };
-    for _ in 1..shown.min(permit.slots_left()) {
-        seat.end.complete(&mut permit, cqe, crate::memory::Returned::default());
+    let quiet = read.flags.contains(SqeFlags::QUIET);
+    let shown = if quiet { 1 } else { read.stripes_left.min(permit.slots_left()) };
+    let mut left = stripes.iter().copied();
+    for _ in 1..shown {
+        let cqe = sq_cq::Cqe::new(&fields(left.next().unwrap_or(0)));
+        seat.end.complete(&mut permit, cqe, Returned::default());
     }
-    seat.end.finish(permit, cqe, crate::memory::Returned::default());
+    let cqe = sq_cq::Cqe::new(&fields(left.next().unwrap_or(0)));
+    seat.end.finish(permit, cqe, Returned::default());
 }
 
 impl Stripe {
@@ -299,15 +307,37 @@ impl Home {
         for solo in self.solos.taken() {
             self.promote(solo);
         }
+        let mut owed = Vec::new();
         for slot in self.reads.taken() {
-            let mut read = self.reads.remove_at(slot);
-            let Some(permit) = read.permit.take() else { continue };
+            self.owed_by(slot, &mut owed);
+            let read = self.reads.remove_at(slot);
             let Some(seat) = &mut self.seats[usize::from(read.ring)] else {
-                permit.abandon();
+                read.permit.into_iter().for_each(sq_cq::Permit::abandon);
                 continue;
             };
-            fail_read(seat, &read, permit);
+            fail_read(seat, read, &owed);
             seat.end.publish();
+        }
+    }
+
+    /// The stripes of a read that have not ended: those that began, then those that did not.
+    fn owed_by(&mut self, read_slot: u32, owed: &mut Vec<u32>) {
+        owed.clear();
+        let read = self.reads.peek(read_slot);
+        let mut at = read.active.front().unwrap_or(NONE);
+        // Bounded, and by slots that are looked at: the lists of a panicked poller may be broken.
+        while owed.len() < read.stripes_left as usize
+            && let Some(stripe) = self.stripes.get_at(at)
+        {
+            if !stripe.ended {
+                owed.push(stripe.index);
+            }
+            at = stripe.links.next();
+        }
+        let mut unbegun = read.stripes;
+        while let Some(index) = unbegun.peek() {
+            owed.push(index);
+            unbegun.advance();
         }
     }
 
