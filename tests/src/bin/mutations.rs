@@ -11,8 +11,8 @@ const USAGE: &str = "usage: mutations [--only NAME] [--pick COMMIT] [--seeds N] 
 
 Run it from the root of the tree. Copies what the simulator needs to target/mutations/tree, applies
 each breakage of tests/tests/mutations.list there, and runs N simulated seeds (600 by default), then
-the scenes of failures.rs, health.rs and shares.rs and the seeds of regressions.rs, until one fails. --pick
-takes three by a commit's hash.";
+the scenes of failures.rs, health.rs and shares.rs and the seeds of regressions.rs, until one fails.
+--pick takes three by a commit's hash.";
 
 /// What the simulator is built from.
 const PARTS: &[&str] = &[

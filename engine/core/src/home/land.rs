@@ -355,8 +355,8 @@ impl Home {
         }
     }
 
-    /// Stages a piece again, if it can be on a rail that it was not tried on. `false`: no rail takes
-    /// it.
+    /// Stages a piece again, if it can be on a rail that it was not tried on. `false`: no rail
+    /// takes it.
     fn choose_again(&mut self, slot: u32, tried: RailMask) -> bool {
         let reach = self.usable(self.reach_of(self.pieces.peek(slot)));
         let fresh = reach.without(tried);

@@ -85,8 +85,8 @@ pub(crate) struct Feed {
 #[derive(Debug)]
 struct Seat {
     end: RingEnd,
-    /// Reads taken from the ring that have not begun, because `reads_max` are being worked on. Their
-    /// places in the ring are kept, so that the ring is as full as if they were in it.
+    /// Reads taken from the ring that have not begun, because `reads_max` are being worked on.
+    /// Their places in the ring are kept, so that the ring is as full as if they were in it.
     corked: List<WAITING>,
     sq_entries: u32,
     /// The read of each of the caller's read slots.

@@ -62,8 +62,8 @@ impl Home {
         any
     }
 
-    /// A rail stands otherwise than when its queue was last looked at: what waits for it in vain, or
-    /// need not wait, is taken back and given to others.
+    /// A rail stands otherwise than when its queue was last looked at: what waits for it in vain,
+    /// or need not wait, is taken back and given to others.
     fn follow(&mut self, rail: usize, now: Nanos, courier: &mut impl Courier) -> bool {
         let standing = self.shared.rails[rail].state.get();
         if std::mem::replace(&mut self.feeds[rail].standing, standing) == standing {

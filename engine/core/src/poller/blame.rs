@@ -1,4 +1,5 @@
-//! What a rail's failures mean for the rail: faults cool it down, a piece that lands brings it back.
+//! What a rail's failures mean for the rail: faults cool it down, a piece that lands brings it
+//! back.
 
 use railring_dma::Part;
 use railring_transport::{Nanos, Outcome};
