@@ -6,7 +6,7 @@ use clap::{ArgAction, Args, Parser, Subcommand, ValueHint};
 use railring::ObjectKey;
 
 use crate::output::Format;
-use crate::units::{ByteRange, Size};
+use crate::units::{ByteRange, Size, Span};
 
 const AFTER: &str = "\
 Sizes take a unit: 4096, 64K or 64KiB (powers of 1,024), 1MB (powers of 1,000).
@@ -33,6 +33,7 @@ pub(crate) enum Command {
     Demo(DemoArgs),
     Doctor(DoctorArgs),
     Bench(BenchArgs),
+    Model(ModelArgs),
     Completions(CompletionsArgs),
 }
 
@@ -251,6 +252,73 @@ pub(crate) struct DoctorArgs {
     pub(crate) format: FormatArgs,
 }
 
+/// Show what 1 to N rails deliver of one object: the real engine on simulated rails, beside theory.
+///
+/// Bytes are really moved and verified, only time is virtual: the answer does not depend on this
+/// machine.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  railring model
+  railring model --rails 4 --rate 12500MB --latency 20us --object 256M --svg model.svg
+  railring model --rail 125MB,125MB,125MB,31MB --json")]
+pub(crate) struct ModelArgs {
+    /// How many rails there are at most.
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 8,
+        value_parser = clap::value_parser!(u8).range(1..=64)
+    )]
+    pub(crate) rails: u8,
+    /// What each rail carries in a second.
+    #[arg(long, value_name = "SIZE", default_value = "125MB")]
+    pub(crate) rate: Size,
+    /// Rails that are not equal: what each carries in a second, instead of --rails and --rate.
+    #[arg(
+        long,
+        value_name = "SIZE[,SIZE...]",
+        value_delimiter = ',',
+        num_args = 1..=64,
+        conflicts_with_all = ["rails", "rate"]
+    )]
+    pub(crate) rail: Vec<Size>,
+    /// Size of the object.
+    #[arg(long, value_name = "SIZE", default_value = "64MiB")]
+    pub(crate) object: Size,
+    /// Bytes per stripe.
+    #[arg(long, value_name = "SIZE", default_value = "4MiB", value_parser = stripe)]
+    pub(crate) stripe: Size,
+    /// Longest piece, from 64 KiB on; the engine cuts finer where that lets rails end together.
+    #[arg(long, value_name = "SIZE", default_value = "4MiB", value_parser = piece)]
+    pub(crate) piece: Size,
+    /// How long a request and its answer travel.
+    #[arg(long, value_name = "TIME", default_value = "100us")]
+    pub(crate) latency: Span,
+    /// By how much that is off, one way or the other.
+    #[arg(long, value_name = "TIME", default_value = "20us")]
+    pub(crate) jitter: Span,
+    /// Requests a rail has in flight at most.
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 256,
+        value_parser = clap::value_parser!(u32).range(1..=65_536)
+    )]
+    pub(crate) window: u32,
+    /// What one core verifies in a second; without it, verification takes no time.
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) verify: Option<Size>,
+    /// What the latencies and the bytes are drawn from.
+    #[arg(long, value_name = "SEED", default_value_t = 11)]
+    pub(crate) seed: u64,
+    /// Also draw a chart.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) svg: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) format: FormatArgs,
+}
+
 /// Measure this machine: Railring beside its peers, in one run on the same cores, in turn.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -274,6 +342,9 @@ pub(crate) enum BenchCommand {
     File(BenchOptions),
     /// What an idle engine costs, and how fast it wakes.
     Idle(BenchOptions),
+    /// The engine on simulated rails in virtual time, beside what the rails can carry. Each pair is
+    /// a seed; --seconds and --dir are of no matter.
+    Sim(BenchOptions),
     /// Every group that can run here; the others are named with the reason.
     All(BenchOptions),
     /// Exactly so many idle turns or reads, for counting instructions.
@@ -287,6 +358,7 @@ pub(crate) enum Group {
     Ring,
     File,
     Idle,
+    Sim,
     All,
 }
 
@@ -296,6 +368,7 @@ impl Group {
             Group::Ring => "ring",
             Group::File => "file",
             Group::Idle => "idle",
+            Group::Sim => "sim",
             Group::All => "all",
         }
     }
@@ -345,6 +418,15 @@ fn stripe(text: &str) -> Result<Size, String> {
         Ok(size)
     } else {
         Err(format!("a stripe has 1 to {most} bytes (4 GiB), not {}", size.0))
+    }
+}
+
+fn piece(text: &str) -> Result<Size, String> {
+    let size: Size = text.parse().map_err(|e: crate::units::SizeError| e.to_string())?;
+    if size.0 >= 64 << 10 {
+        Ok(size)
+    } else {
+        Err(format!("a piece has at least 65536 bytes (64 KiB), not {}", size.0))
     }
 }
 

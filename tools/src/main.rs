@@ -7,6 +7,7 @@ mod heap;
 mod output;
 mod reader;
 mod signals;
+mod simulated;
 mod stores;
 mod units;
 
@@ -68,6 +69,7 @@ fn dispatch(cli: &Cli, context: &mut Context) -> anyhow::Result<()> {
         Command::Demo(args) => cmd::demo::run(args, context),
         Command::Doctor(args) => cmd::doctor::run(args, context),
         Command::Bench(args) => bench::run(args, context),
+        Command::Model(args) => cmd::model::run(args, context),
         Command::Completions(args) => cmd::completions::run(args, context),
     }
 }

@@ -57,6 +57,34 @@ impl FromStr for Size {
     }
 }
 
+/// A time, typed as `20us`, `1ms` or `500ns`, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Span(pub(crate) u64);
+
+/// Why a text is not a time.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a time is a number and a unit: 500ns, 20us, 1ms or 2s, up to 1000 s")]
+pub(crate) struct SpanError;
+
+impl FromStr for Span {
+    type Err = SpanError;
+
+    fn from_str(text: &str) -> Result<Self, SpanError> {
+        let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+        let (number, unit) = text.split_at(digits);
+        let factor = match unit.trim_start() {
+            "ns" => 1,
+            "us" => 1_000,
+            "ms" => 1_000_000,
+            "s" => 1_000_000_000,
+            _ => return Err(SpanError),
+        };
+        let number: u64 = number.parse().map_err(|_| SpanError)?;
+        let nanoseconds = number.checked_mul(factor).filter(|ns| *ns <= 1_000_000_000_000);
+        nanoseconds.map(Span).ok_or(SpanError)
+    }
+}
+
 /// A range of bytes, typed as `A..B`, `A..` or `..B`; B is not part of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ByteRange {
@@ -212,6 +240,17 @@ fn civil(days: u64) -> (u64, u64, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_have_units_and_an_end() {
+        let parse = |text: &str| text.parse::<Span>().map(|span| span.0);
+        assert_eq!(parse("0ns"), Ok(0));
+        assert_eq!(parse("20us"), Ok(20_000));
+        assert_eq!(parse("1000 s"), Ok(1_000_000_000_000));
+        for bad in ["", "5", "us", "-1ms", "1.5ms", "1001s", "99999999999999999999s", "1h"] {
+            assert_eq!(parse(bad), Err(SpanError), "{bad}");
+        }
+    }
 
     #[test]
     fn sizes_are_read_in_both_systems() {

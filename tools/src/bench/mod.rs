@@ -12,6 +12,7 @@ mod ring;
 mod ring_counts;
 mod row;
 mod scale;
+mod sim;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -29,7 +30,6 @@ use crate::{Context, output};
 
 /// Groups that cannot run, and why.
 const ELSEWHERE: &[(&str, &str)] = &[
-    ("sim", "simulated rails are not built into the released command"),
     ("tcp", "there is no TCP rail yet"),
     ("verbs", "there is no verbs rail yet"),
     ("designs", "it compares over TCP and verbs rails, which are not there yet"),
@@ -72,6 +72,7 @@ pub(crate) fn run(args: &BenchArgs, context: &mut Context) -> Result<()> {
         BenchCommand::Ring(options) => (Group::Ring, options),
         BenchCommand::File(options) => (Group::File, options),
         BenchCommand::Idle(options) => (Group::Idle, options),
+        BenchCommand::Sim(options) => (Group::Sim, options),
         BenchCommand::All(options) => (Group::All, options),
     };
     let allowed = allowed_cpus()?;
@@ -111,6 +112,9 @@ impl Bench<'_> {
         }
         if matches!(group, Group::File | Group::All) {
             file::run(self)?;
+        }
+        if matches!(group, Group::Sim | Group::All) {
+            sim::run(self)?;
         }
         Ok(())
     }

@@ -3,12 +3,14 @@
 use std::path::Path;
 
 use anyhow::Result;
+use railring_sim::SimRailConfig;
 
 use super::disk::{Between, Disk, How, Order, Stored, Verify};
 use super::rig::{BATCH, Inline, Threaded};
 use super::row::{Pairs, Row, Target};
 use super::{Bench, pin};
 use crate::heap::allocations_during;
+use crate::simulated::{Reads, Simulated};
 use crate::units::{Count, ratio};
 
 /// Enough for every stripe's table and then some.
@@ -62,16 +64,35 @@ fn allocations(bench: &mut Bench<'_>, disk: &mut Disk, reads: usize) -> Result<(
     let during = allocations_during(|| result = disk.reads(reads));
     result?;
     counted.push(("file", during));
+    counted.push(("sim", simulated(reads)?));
     let all: u64 = counted.iter().map(|(_, count)| count).sum();
     let each: Vec<String> = counted.iter().map(|(name, count)| format!("{name} {count}")).collect();
-    let note = format!(
-        "in {} reads each, all threads: {}; sim is not built in",
-        Count(reads as u64),
-        each.join(", ")
-    );
+    let note = format!("in {} reads each, all threads: {}", Count(reads as u64), each.join(", "));
     let pairs = Pairs { ours: vec![ratio(all, 1)], theirs: Vec::new() };
     let row = Row::new("allocations", "allocations", "zero", Target::OursAtMost(0.0), &pairs);
     bench.row(row.note(note))
+}
+
+/// Allocations of so many verified reads over two simulated rails.
+fn simulated(reads: usize) -> Result<u64> {
+    let small = Reads {
+        object_bytes: 4096,
+        stripe_bytes: 4096,
+        piece_bytes_max: 64 << 10,
+        verify_bytes_per_second: None,
+        seed: 1,
+    };
+    let rails = ["a", "b"].map(SimRailConfig::new).into();
+    let mut simulated = Simulated::new(&small, rails)?;
+    for _ in 0..1000 {
+        simulated.read()?;
+    }
+    let mut result = Ok(());
+    let during = allocations_during(|| {
+        result = (0..reads).try_for_each(|_| simulated.read().map(drop));
+    });
+    result?;
+    Ok(during)
 }
 
 fn syscalls(bench: &mut Bench<'_>, disk: &mut Disk, reads: usize) -> Result<()> {

@@ -138,6 +138,11 @@ impl Row {
         Row { note: Some(note), ..self }
     }
 
+    /// Its times were virtual.
+    pub(crate) fn simulated(self) -> Self {
+        Row { simulated: true, ..self }
+    }
+
     /// Says whether the target is met where more than the one figure decides.
     pub(crate) fn also(self, condition: bool) -> Self {
         Row { meets: self.meets && condition, ..self }

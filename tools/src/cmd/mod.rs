@@ -5,6 +5,7 @@ pub(crate) mod demo;
 pub(crate) mod doctor;
 pub(crate) mod get;
 pub(crate) mod ls;
+pub(crate) mod model;
 pub(crate) mod put;
 pub(crate) mod rm;
 pub(crate) mod stat;

@@ -12,7 +12,8 @@ fn rows(run: &Run) -> Vec<String> {
         {
             assert!(row.get(field).is_some(), "no {field} in {row}");
         }
-        assert!(row["unit"].is_string() && row["simulated"] == false, "{row}");
+        let simulated = lines[0]["bench"] == "sim";
+        assert!(row["unit"].is_string() && row["simulated"] == simulated, "{row}");
     }
     lines[1..].iter().map(|row| row["row"].as_str().expect("text").to_owned()).collect()
 }
@@ -39,6 +40,9 @@ fn each_group_prints_its_rows() {
     assert_eq!(rows(&run("idle")), ["idle-cpu", "idle-wake"]);
     let file = ["file-4k", "file-1m", "file-cpu", "file-lat", "verify-cost", "file-4k-memory"];
     assert_eq!(rows(&run("file")), file);
+    let models = (1..=8).map(|rails| format!("model-{rails}"));
+    let sim: Vec<String> = models.chain(["slow-rail", "dead-rail"].map(Into::into)).collect();
+    assert_eq!(rows(&run("sim")), sim);
     let left: Vec<_> = std::fs::read_dir(dir).expect("there").flatten().collect();
     assert!(left.is_empty(), "{left:?}");
 }

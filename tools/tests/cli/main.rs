@@ -4,6 +4,7 @@ mod bad_input;
 mod bench;
 mod crash;
 mod damage;
+mod model;
 mod rig;
 mod signals;
 mod work;
