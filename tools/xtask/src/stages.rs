@@ -240,7 +240,7 @@ fn feature_tests(feature: &str, crates: &[&Package]) -> Option<Command> {
     for package in crates {
         test.args(["-p", &package.name]);
         for target in &package.targets {
-            if target.is_kind("test") && !guest_tests::is_guest_test(package, target) {
+            if target.is_kind("test") && !guest_tests::is_guest_test(target) {
                 test.args(["--test", &target.name]);
             }
         }

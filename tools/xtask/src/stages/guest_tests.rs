@@ -10,7 +10,7 @@ use super::{Run, missing_library};
 use crate::guest;
 use crate::packages::{self, Install};
 use crate::proc::output_of;
-use crate::workspace::{Package, Target, Workspace, cargo};
+use crate::workspace::{Target, Workspace, cargo};
 
 /// The cargo feature whose tests need an RDMA device.
 const FEATURE: &str = "verbs";
@@ -19,10 +19,10 @@ const GUEST_SECONDS: u32 = 900;
 /// Seconds for the tests of one binary.
 const BINARY_SECONDS: u32 = 400;
 
-/// Whether this target of a crate with the feature holds tests for the guest: those of the verbs
-/// crate itself, and what is named for it elsewhere.
-pub(super) fn is_guest_test(package: &Package, target: &Target) -> bool {
-    target.is_kind("test") && (package.name.ends_with(FEATURE) || target.name.starts_with(FEATURE))
+/// Whether this target of a crate with the feature holds tests for the guest, by its name.
+pub(super) fn is_guest_test(target: &Target) -> bool {
+    let name = &target.name;
+    target.is_kind("test") && (name.starts_with(FEATURE) || name.starts_with("guest"))
 }
 
 /// Whether the workspace has any such tests.
@@ -90,16 +90,12 @@ pub(super) fn run(run: &mut Run<'_>) -> Result<()> {
 fn selection(workspace: &Workspace) -> Vec<String> {
     let mut arguments = Vec::new();
     for package in workspace.with_feature(FEATURE) {
-        let tests = package.targets.iter().filter(|target| is_guest_test(package, target));
-        let mut tests: Vec<_> =
-            tests.flat_map(|target| ["--test".to_owned(), target.name.clone()]).collect();
-        if package.name.ends_with(FEATURE) {
-            // Its own unit tests may look for a device, too.
-            tests.push("--lib".to_owned());
-        }
+        let tests: Vec<_> = package.targets.iter().filter(|target| is_guest_test(target)).collect();
         if !tests.is_empty() {
             arguments.extend(["-p".to_owned(), package.name.clone()]);
-            arguments.append(&mut tests);
+        }
+        for target in tests {
+            arguments.extend(["--test".to_owned(), target.name.clone()]);
         }
     }
     arguments
@@ -146,9 +142,7 @@ fn binaries(said: &str) -> Result<Vec<Binary>> {
             serde_json::from_value(message).context("cargo described an artifact otherwise")?;
         let Some(path) = artifact.executable.filter(|_| artifact.profile.test) else { continue };
         let folder = artifact.manifest_path.parent().unwrap_or(Path::new("/")).to_owned();
-        let is_lib = artifact.target.is_kind("lib");
-        let name = if is_lib { "unittests" } else { "tests" };
-        let name = format!("{name} of {} ({})", artifact.target.name, folder.display());
+        let name = format!("tests of {} ({})", artifact.target.name, folder.display());
         list.push(Binary { name, path, folder });
     }
     Ok(list)
