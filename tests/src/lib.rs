@@ -3,7 +3,11 @@
 
 pub mod guest;
 pub mod hold;
+#[cfg(feature = "verbs")]
+pub mod memory_peer;
 pub mod objects;
+#[cfg(feature = "verbs")]
+pub mod raw_reader;
 pub mod simulate;
 pub mod stored;
 pub mod tidy;

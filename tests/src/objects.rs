@@ -33,10 +33,21 @@ fn pad(bytes: &mut Vec<u8>) {
     bytes.resize(bytes.len().next_multiple_of(ALIGN), 0);
 }
 
-/// Makes an object of random bytes whose stripe `i` lies at endpoints `i`, `i + 1`, ... of
-/// `endpoints`, and puts it into `world`.
+/// Makes an object as [`build`] does and puts it into `world`.
 #[must_use]
 pub fn put(world: &SimWorld, name: &str, shape: Shape, endpoints: &[String], seed: u64) -> Known {
+    let (known, files) = build(name, shape, endpoints, seed);
+    let placement = &known.placement;
+    for (endpoint, file) in endpoints.iter().zip(files) {
+        world.put(endpoint, &placement.handle, SourceContent::new(placement.generation, file));
+    }
+    known
+}
+
+/// Makes an object of random bytes whose stripe `i` lies at endpoints `i`, `i + 1`, ... of
+/// `endpoints`, and what is in the file of each endpoint.
+#[must_use]
+pub fn build(name: &str, shape: Shape, endpoints: &[String], seed: u64) -> (Known, Vec<Vec<u8>>) {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut bytes = vec![0; usize::try_from(shape.size_bytes).expect("small")];
     rng.fill(&mut bytes);
@@ -68,9 +79,6 @@ pub fn put(world: &SimWorld, name: &str, shape: Shape, endpoints: &[String], see
         });
     }
     let handle = format!("{name}.{generation}");
-    for (endpoint, file) in endpoints.iter().zip(files) {
-        world.put(endpoint, &handle, SourceContent::new(generation, file));
-    }
     let placement = Placement {
         key: ObjectKey::new("test", name).expect("a valid key"),
         generation,
@@ -86,5 +94,5 @@ pub fn put(world: &SimWorld, name: &str, shape: Shape, endpoints: &[String], see
             .collect(),
         stripes,
     };
-    Known { placement, bytes }
+    (Known { placement, bytes }, files)
 }
