@@ -237,7 +237,8 @@ pub(crate) struct DemoArgs {
 #[command(after_help = "\
 Examples:
   railring doctor
-  railring doctor --store /disk0/rr,/disk1/rr")]
+  railring doctor --store /disk0/rr,/disk1/rr
+  railring doctor --rdma-selftest")]
 pub(crate) struct DoctorArgs {
     /// Also look at the rails these directories would be.
     #[arg(
@@ -248,6 +249,9 @@ pub(crate) struct DoctorArgs {
         value_hint = ValueHint::DirPath
     )]
     pub(crate) directories: Vec<PathBuf>,
+    /// Also let each active RDMA port read from itself and compare; ten seconds at most.
+    #[arg(long)]
+    pub(crate) rdma_selftest: bool,
     #[command(flatten)]
     pub(crate) format: FormatArgs,
 }

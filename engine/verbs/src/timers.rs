@@ -57,7 +57,7 @@ const RNR_MICROSECONDS: [u32; 32] = [
 ];
 
 impl Default for Timers {
-    /// Timeout 14 (67 ms) and 7 retries; receiver-not-ready waits of 0.64 ms (code 12), 6 of them.
+    /// Timeout 14 (67 ms) and 6 retries; receiver-not-ready waits of 0.64 ms (code 12), 6 of them.
     fn default() -> Self {
         Timers { ack_timeout: 14, retries: 6, rnr_timer: 12, rnr_retries: 6 }
     }

@@ -187,3 +187,16 @@ fn a_full_disk_loses_nothing() {
     place.run(&["verify"]).good();
     place.put("a/c", 1_000_000, &[]);
 }
+
+#[test]
+fn a_self_test_that_cannot_be_made_is_said_and_fails() {
+    // Without the feature verbs, or without a device: either way nothing was tested.
+    if std::path::Path::new("/sys/class/infiniband").exists() {
+        return println!("SKIP a_self_test_that_cannot_be_made: this machine has RDMA devices");
+    }
+    let run = railring(&["doctor", "--rdma-selftest", "--json"]);
+    assert_eq!(run.status, 1);
+    let told = run.json().pop().expect("a line");
+    assert_eq!((&told["check"], &told["state"]), (&"self-test".into(), &"broken".into()));
+    assert!(told["mend"].is_string(), "{told}");
+}

@@ -62,7 +62,8 @@ impl Finding {
 
 pub(crate) fn run(args: &DoctorArgs, context: &mut Context) -> Result<()> {
     let mut findings = checks::all();
-    findings.extend(rdma::all());
+    let test = if args.rdma_selftest { rdma::SelfTest::Yes } else { rdma::SelfTest::No };
+    findings.extend(rdma::all(test));
     findings.extend(args.directories.iter().map(|directory| rail(directory)));
     for finding in &findings {
         match args.format.format() {

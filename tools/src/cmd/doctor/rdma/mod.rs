@@ -2,6 +2,8 @@
 //! besides: device files, kernel modules, user-space drivers, lockable memory.
 
 mod seen;
+#[cfg(feature = "verbs")]
+mod selftest;
 
 use std::path::Path;
 
@@ -14,14 +16,53 @@ use self::seen::{DoorState, LIBRARIES, Seen};
 use super::{Finding, State};
 use crate::units::Bytes;
 
+/// Whether data is moved to find out whether that works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SelfTest {
+    /// Everything is read from files.
+    No,
+    /// Each active port reads from itself.
+    Yes,
+}
+
 /// Every check.
-pub(super) fn all() -> Vec<Finding> {
+pub(super) fn all(test: SelfTest) -> Vec<Finding> {
     let seen = Seen::read(Path::new("/"));
     let mut findings = judge(&seen);
     if let (false, Ok(limit)) = (seen.machine.rdma.is_empty(), MemlockLimit::read()) {
         findings.extend(memlock(limit));
     }
+    findings.push(build());
+    if test == SelfTest::Yes {
+        findings.extend(self_test(&seen));
+    }
     findings
+}
+
+#[cfg(feature = "verbs")]
+fn self_test(seen: &Seen) -> Vec<Finding> {
+    selftest::run(&seen.machine)
+}
+
+#[cfg(not(feature = "verbs"))]
+fn self_test(_seen: &Seen) -> Vec<Finding> {
+    let found = "asked for, and this command was built without the feature verbs";
+    let meaning = "it cannot speak to RDMA devices, so nothing was tested";
+    vec![Finding::new("self-test", State::Broken, found, meaning).mend(BUILD_WITH)]
+}
+
+const BUILD_WITH: &str = "cargo build --release --features verbs; that needs libibverbs-dev, \
+                          librdmacm-dev, libclang-dev and pkg-config";
+
+/// Whether this program can have verbs rails at all.
+fn build() -> Finding {
+    if cfg!(feature = "verbs") {
+        let meaning = "this command can use RDMA devices";
+        return Finding::new("rdma build", State::Good, "built with the feature verbs", meaning);
+    }
+    let meaning = "this command has no verbs rails, whatever the machine has";
+    Finding::new("rdma build", State::Absent, "built without the feature verbs", meaning)
+        .mend(BUILD_WITH)
 }
 
 fn judge(seen: &Seen) -> Vec<Finding> {
