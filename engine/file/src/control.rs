@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use railring_dma::{Region, RegionId};
 use railring_transport::{
-    Alignment, ConnectError, RailControl, RailInfo, RailKind, RegisterError, Registration,
+    Alignment, ConnectError, Notes, RailControl, RailInfo, RailKind, RegisterError, Registration,
     SourceRef, TargetId,
 };
 use railring_uring::{BufferSlot, TableError, Tables, errno_name};
@@ -20,7 +20,6 @@ use rustix::io::Errno;
 use crate::directory::{self, Directory, MemoryFileSystem};
 use crate::inject::Injector;
 use crate::memory::{BUFFER_BYTES, BUFFERS_PER_REGION_MAX, Memory};
-use crate::notes::Notes;
 use crate::options::DirectIo;
 use crate::targets::{OpenFile, TARGETS_MAX, Targets};
 

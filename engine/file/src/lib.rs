@@ -40,7 +40,6 @@ mod directory;
 mod inject;
 mod link;
 mod memory;
-mod notes;
 mod options;
 mod progress;
 mod ring;

@@ -86,6 +86,16 @@ pub enum RegisterError {
         /// How many it can have.
         limit: u32,
     },
+    /// Longer than the device can be told of, in as many pieces as the rail keeps.
+    #[error("rail {rail} cannot register a region of {bytes} B; it takes {limit_bytes} B")]
+    TooLong {
+        /// The rail.
+        rail: String,
+        /// What was asked for.
+        bytes: u64,
+        /// The longest region.
+        limit_bytes: u64,
+    },
     /// The system call failed.
     #[error("rail {rail} could not register {bytes} B: {source}")]
     Io {
@@ -127,6 +137,26 @@ pub enum ConnectError {
         rail: String,
         /// The handle of the placement.
         handle: String,
+    },
+    /// The peer answered that it will not.
+    #[error("the peer of rail {rail} refuses {handle:?}: {why}")]
+    Refused {
+        /// The rail.
+        rail: String,
+        /// The handle of the placement.
+        handle: String,
+        /// What the peer said.
+        why: String,
+    },
+    /// There is no connection to the endpoint, and not because of the handle.
+    #[error("rail {rail} has no connection to {endpoint}: {why}")]
+    NoConnection {
+        /// The rail.
+        rail: String,
+        /// The endpoint of the placement.
+        endpoint: String,
+        /// Why, with what to do.
+        why: String,
     },
     /// As many targets as the rail can have are connected.
     #[error("rail {rail} has {limit} targets connected already; close an object first")]

@@ -23,6 +23,7 @@
 
 mod control;
 mod link;
+mod notes;
 mod parts;
 
 pub use control::{ConnectError, RailControl, RailInfo, RailKind, RegisterError, SourceRef};
@@ -30,4 +31,5 @@ pub use link::{
     Alignment, Completion, Link, LinkLimits, LinkStats, Nanos, Outcome, Refused, Registration,
     TargetId, WorkRequest, WrId,
 };
+pub use notes::Notes;
 pub use parts::PartTable;

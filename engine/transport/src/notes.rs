@@ -5,9 +5,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// Most lines kept; beyond it a condition that differs per file would grow without bound.
 const NOTES_MAX: usize = 32;
 
-/// Lines for `RailInfo::notes`.
+/// Lines for `RailInfo::notes`, as the control half of a rail collects them.
 #[derive(Debug, Default)]
-pub(crate) struct Notes {
+pub struct Notes {
     lines: Mutex<Vec<String>>,
 }
 
@@ -18,7 +18,7 @@ impl Notes {
     }
 
     /// Adds a line, and logs it, unless it was said before.
-    pub(crate) fn say(&self, rail: &str, line: String) {
+    pub fn say(&self, rail: &str, line: String) {
         let mut lines = self.lines();
         if lines.len() < NOTES_MAX && !lines.contains(&line) {
             tracing::warn!(rail, "{line}");
@@ -26,7 +26,9 @@ impl Notes {
         }
     }
 
-    pub(crate) fn all(&self) -> Vec<String> {
+    /// The lines so far.
+    #[must_use]
+    pub fn all(&self) -> Vec<String> {
         self.lines().clone()
     }
 }
