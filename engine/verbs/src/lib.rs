@@ -55,13 +55,42 @@
 #![deny(unsafe_code)]
 
 #[cfg(feature = "verbs")]
+mod control;
+#[cfg(feature = "verbs")]
+mod dial;
+#[cfg(feature = "verbs")]
 pub mod ffi;
 pub mod hello;
+#[cfg(feature = "verbs")]
+mod keeper;
+#[cfg(feature = "verbs")]
+mod link;
+#[cfg(feature = "verbs")]
+mod memory;
 mod mtu;
+#[cfg(feature = "verbs")]
+mod options;
 mod port;
+#[cfg(feature = "verbs")]
+mod rail;
+#[cfg(feature = "verbs")]
+mod shared;
+#[cfg(feature = "verbs")]
+mod targets;
 mod timers;
 pub mod wc;
 
 pub use mtu::{MtuError, MtuWish, PathMtu};
 pub use port::{LocalPort, PortError};
 pub use timers::{TimerError, Timers};
+
+#[cfg(feature = "verbs")]
+pub use control::VerbsControl;
+#[cfg(feature = "verbs")]
+pub use link::VerbsLink;
+#[cfg(all(feature = "verbs", feature = "fault"))]
+pub use options::VerbsFaults;
+#[cfg(feature = "verbs")]
+pub use options::{Endpoint, VerbsRailError, VerbsRailOptions, Waiting};
+#[cfg(feature = "verbs")]
+pub use rail::VerbsRail;

@@ -2,9 +2,10 @@
 //!
 //! The two codes and their meaning are the InfiniBand specification's (volume 1, chapter 9.7):
 //! the acknowledge timeout is 4.096 µs times a power of two, receiver-not-ready waits come from a
-//! table. Three of the values mean something else than they look like, and are refused: an
-//! acknowledge timeout of 0 and 7 receiver-not-ready retries are both "without end", and
-//! receiver-not-ready code 0 is the longest wait of all, 655 ms.
+//! table. Four of the values mean something else than they look like, and are refused: an
+//! acknowledge timeout of 0 and 7 receiver-not-ready retries are "without end", so are 7 retries on
+//! a software device (rxe counts all but 7 down), and receiver-not-ready code 0 is the longest wait
+//! of all, 655 ms.
 
 use std::time::Duration;
 
@@ -28,7 +29,7 @@ pub enum TimerError {
         code: u8,
     },
     /// Too many retries.
-    #[error("{retries} retries were refused; there can be at most 7")]
+    #[error("{retries} retries were refused; at most 6, 7 is for ever on software devices")]
     Retries {
         /// The number asked for.
         retries: u8,
@@ -77,7 +78,7 @@ impl Timers {
         if !(1..=31).contains(&ack_timeout) {
             return Err(TimerError::AckTimeout { code: ack_timeout });
         }
-        if retries > 7 {
+        if retries > 6 {
             return Err(TimerError::Retries { retries });
         }
         if !(1..=31).contains(&rnr_timer) {
@@ -95,8 +96,7 @@ impl Timers {
         self.ack_timeout
     }
 
-    /// How often a request that was not acknowledged is sent again, 0 to 7. Hardware takes 7 for a
-    /// number like the others; rdma_rxe takes it for "without end", so it is not the default.
+    /// How often a request that was not acknowledged is sent again, 0 to 6.
     #[must_use]
     pub const fn retries(self) -> u8 {
         self.retries
@@ -156,17 +156,17 @@ mod tests {
 
     #[test]
     fn what_means_without_end_is_refused() {
-        assert_eq!(Timers::new(0, 7, 12, 6), Err(TimerError::AckTimeout { code: 0 }));
-        assert_eq!(Timers::new(32, 7, 12, 6), Err(TimerError::AckTimeout { code: 32 }));
-        assert_eq!(Timers::new(14, 8, 12, 6), Err(TimerError::Retries { retries: 8 }));
-        assert_eq!(Timers::new(14, 7, 0, 6), Err(TimerError::RnrTimer { code: 0 }));
-        assert_eq!(Timers::new(14, 7, 12, 7), Err(TimerError::RnrRetries { retries: 7 }));
+        assert_eq!(Timers::new(0, 6, 12, 6), Err(TimerError::AckTimeout { code: 0 }));
+        assert_eq!(Timers::new(32, 6, 12, 6), Err(TimerError::AckTimeout { code: 32 }));
+        assert_eq!(Timers::new(14, 7, 12, 6), Err(TimerError::Retries { retries: 7 }));
+        assert_eq!(Timers::new(14, 6, 0, 6), Err(TimerError::RnrTimer { code: 0 }));
+        assert_eq!(Timers::new(14, 6, 12, 7), Err(TimerError::RnrRetries { retries: 7 }));
         assert_eq!(Timers::new(14, 6, 12, 6), Ok(Timers::default()));
     }
 
     #[test]
     fn every_timer_that_is_accepted_ends() {
-        for (ack, retries) in (1..=31).flat_map(|ack| (0..=7).map(move |retries| (ack, retries))) {
+        for (ack, retries) in (1..=31).flat_map(|ack| (0..=6).map(move |retries| (ack, retries))) {
             let timers = Timers::new(ack, retries, 31, 6).expect("in range");
             assert!(timers.gives_up_after() < Duration::from_secs(4 * 8 * 8797));
             assert!(timers.gives_up_after() >= timers.ack_wait());

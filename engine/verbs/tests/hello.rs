@@ -18,7 +18,7 @@ fn hellos() -> impl Strategy<Value = Hello> {
         let mtu = PathMtu::from_code(code + 1).expect("one of five");
         if exactly { MtuWish::Exactly(mtu) } else { MtuWish::AtMost(mtu) }
     });
-    let timers = (1_u8..32, 0_u8..8, 1_u8..32, 0_u8..7)
+    let timers = (1_u8..32, 0_u8..7, 1_u8..32, 0_u8..7)
         .prop_map(|(a, b, c, d)| Timers::new(a, b, c, d).expect("in range"));
     let reads = (any::<u8>(), any::<u8>());
     (number.clone(), number, any::<[u8; 16]>(), mtu, timers, reads, any::<u64>()).prop_map(

@@ -329,14 +329,10 @@ impl Cq {
         if status == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(status)) }
     }
 
-    /// Takes the events that came since the queue was armed; says how many. Two system calls when
-    /// there is one.
-    pub fn take_events(&self) -> u32 {
-        let Some(channel) = &self.inner.channel else { return 0 };
-        let mut taken = 0;
-        while channel.take_event() {
-            taken += 1;
-        }
+    /// Takes an event that came since the queue was armed; says how many there were, 0 or 1. One
+    /// system call.
+    pub fn take_event(&self) -> u32 {
+        let taken = u32::from(self.inner.channel.as_ref().is_some_and(Channel::take_event));
         let before = self.inner.unacknowledged.fetch_add(taken, Ordering::Relaxed);
         if before + taken >= ACK_BATCH {
             let events = self.inner.unacknowledged.swap(0, Ordering::Relaxed);

@@ -177,6 +177,24 @@ impl ReadQueue {
         u32::try_from(self.tail - self.posted).unwrap_or(u32::MAX)
     }
 
+    /// Whether the device has any of them.
+    #[must_use]
+    pub fn has_posted(&self) -> bool {
+        self.head < self.posted
+    }
+
+    /// Whether only a part of a read was posted, so that its memory is in the device's hands.
+    #[must_use]
+    pub fn is_within_a_read_now(&self) -> bool {
+        self.is_within_a_read(self.posted)
+    }
+
+    /// Whether the read is in the queue. Goes through it all: for giving up, not for each read.
+    #[must_use]
+    pub fn holds(&self, wr: WrId) -> bool {
+        (self.head..self.tail).any(|at| self.entries[self.at(at)].wr == wr)
+    }
+
     /// Whether it holds no memory at all.
     #[must_use]
     pub fn is_empty(&self) -> bool {

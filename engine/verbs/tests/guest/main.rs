@@ -1,7 +1,10 @@
 //! Tests on a real device: in a guest with software RDMA. Elsewhere each says that it was skipped.
 #![cfg(feature = "verbs")]
 
+mod faults;
 mod peer;
+mod rail;
+mod reader;
 mod wrappers;
 
 use railring_topology::{Discovery, Machine};

@@ -1,6 +1,7 @@
 //! A passive peer: serves one registered region to whoever says hello.
 
 use std::net::TcpListener;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -21,7 +22,11 @@ pub(crate) struct Served {
     pub(crate) generation: u64,
     pub(crate) mtu: MtuWish,
     pub(crate) qps: Mutex<Vec<Qp<ReadyToSend>>>,
-    cq: Cq,
+    /// Says hello and leaves its queue pairs unconnected: nobody answers a read.
+    pub(crate) is_silent: AtomicBool,
+    /// Added to every key it gives.
+    pub(crate) key_lie: AtomicU32,
+    pub(crate) cq: Cq,
     pd: Pd,
     _region: Region,
 }
@@ -69,6 +74,8 @@ impl Peer {
             generation: 1,
             mtu,
             qps: Mutex::new(Vec::new()),
+            is_silent: AtomicBool::new(false),
+            key_lie: AtomicU32::new(0),
             cq,
             pd,
             _region: region,
@@ -111,11 +118,15 @@ fn serve(served: &Served, mut talk: Talk) {
         }
     };
     let qp = qp.init(served.port.port, Access::RemoteRead).expect("init");
-    let qp = qp
-        .ready_to_receive(route(&served.port), &theirs, agreed, ours.timers)
-        .expect("ready to receive");
-    let qp = qp.ready_to_send(ours.psn, agreed, ours.timers).expect("ready to send");
-    served.qps.lock().expect("no panic").push(qp);
+    let _unconnected = if served.is_silent.load(Relaxed) {
+        Some(qp)
+    } else {
+        let route = route(&served.port);
+        let qp = qp.ready_to_receive(route, &theirs, agreed, ours.timers).expect("receive");
+        let qp = qp.ready_to_send(ours.psn, agreed, ours.timers).expect("send");
+        served.qps.lock().expect("no panic").push(qp);
+        None
+    };
     if talk.send(&Message::ServerHello(ours)).is_err() {
         return;
     }
@@ -129,7 +140,7 @@ fn serve(served: &Served, mut talk: Talk) {
                 address: mr.address(),
                 bytes: served.bytes,
                 generation: served.generation,
-                rkey: mr.rkey(),
+                rkey: mr.rkey().wrapping_add(served.key_lie.load(Relaxed)),
             }),
         };
         if talk.send(&answer).is_err() {
