@@ -16,6 +16,9 @@ pub enum AnyLink {
     File(Box<FileLink>),
     /// Completes at once and moves nothing.
     Null(NullLink),
+    /// An RDMA port.
+    #[cfg(feature = "verbs")]
+    Verbs(Box<railring_verbs::VerbsLink>),
 }
 
 macro_rules! each {
@@ -23,6 +26,8 @@ macro_rules! each {
         match $self {
             AnyLink::File($link) => $call,
             AnyLink::Null($link) => $call,
+            #[cfg(feature = "verbs")]
+            AnyLink::Verbs($link) => $call,
         }
     };
 }

@@ -1,4 +1,4 @@
-//! Which rails an engine has: local directories, and null rails for measuring.
+//! Which rails an engine has: local directories, RDMA ports, and null rails for measuring.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use railring_file::{FileRail, FileRailError, FileRailOptions};
 use railring_sim::{NullConfig, NullRail, RailConfigError};
+use railring_topology::RailSpec;
+use railring_topology::railspec::RailTarget;
 use railring_transport::RailControl;
 
 use crate::link::AnyLink;
@@ -21,6 +23,23 @@ pub enum RailError {
         directory: PathBuf,
         /// The cause.
         source: FileRailError,
+    },
+    /// An RDMA port could not become a verbs rail.
+    #[cfg(feature = "verbs")]
+    #[error("no rail on {device}: {source}")]
+    Verbs {
+        /// The device.
+        device: String,
+        /// The cause.
+        source: railring_verbs::VerbsRailError,
+    },
+    /// A rail given by hand is of a kind that this build or this version cannot make.
+    #[error("rail {rail} cannot be made: {why}")]
+    Unsupported {
+        /// The rail as it was given.
+        rail: String,
+        /// Why, and what to do.
+        why: &'static str,
     },
     /// A null rail makes no sense.
     #[error(transparent)]
@@ -93,6 +112,55 @@ impl RailSet {
         Ok(self)
     }
 
+    /// Adds a verbs rail.
+    ///
+    /// # Errors
+    /// The device, port or address cannot be used, or an option makes no sense.
+    #[cfg(feature = "verbs")]
+    pub fn verbs(mut self, options: railring_verbs::VerbsRailOptions) -> Result<Self, RailError> {
+        let device = options.device.clone();
+        let (control, link) = railring_verbs::VerbsRail::open(options)
+            .map_err(|source| RailError::Verbs { device, source })?;
+        self.rails.push(AnyRail { control, link: AnyLink::Verbs(Box::new(link)) });
+        Ok(self)
+    }
+
+    /// Adds a rail given by hand (`mlx5_0:1`, `file:/data`), as the command line and the
+    /// configuration name them. Where its poller runs is not decided here, and `enabled=off` is the
+    /// caller's to act on once the engine is there.
+    ///
+    /// # Errors
+    /// The rail cannot be made, or not in this build.
+    pub fn spec(self, spec: &RailSpec) -> Result<Self, RailError> {
+        let unsupported = |why| RailError::Unsupported { rail: spec.to_string(), why };
+        match &spec.target {
+            RailTarget::Rdma(device) => self.rdma(device, spec),
+            RailTarget::File(directory) => {
+                let mut options = FileRailOptions { name: spec.name.clone(), ..Default::default() };
+                options.weight = spec.weight.unwrap_or(options.weight);
+                self.file(directory, options)
+            }
+            RailTarget::TcpInterface(_) | RailTarget::TcpAddress(_) => {
+                Err(unsupported("this version has no TCP rails"))
+            }
+            RailTarget::Simulated(_) | RailTarget::Null(_) => {
+                Err(unsupported("such rails are for measuring and tests, not for reading objects"))
+            }
+        }
+    }
+
+    #[cfg(feature = "verbs")]
+    fn rdma(self, device: &str, spec: &RailSpec) -> Result<Self, RailError> {
+        self.verbs(verbs_options(device, spec)?)
+    }
+
+    #[cfg(not(feature = "verbs"))]
+    fn rdma(self, _device: &str, spec: &RailSpec) -> Result<Self, RailError> {
+        let why = "this build has no RDMA rails; build with the cargo feature verbs \
+                   (needs libibverbs-dev, librdmacm-dev, libclang-dev and pkg-config)";
+        Err(RailError::Unsupported { rail: spec.to_string(), why })
+    }
+
     /// How many rails there are.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -103,5 +171,80 @@ impl RailSet {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.rails.is_empty()
+    }
+}
+
+/// What a specification says of a verbs rail; the rest is found out.
+#[cfg(feature = "verbs")]
+fn verbs_options(
+    device: &str,
+    spec: &RailSpec,
+) -> Result<railring_verbs::VerbsRailOptions, RailError> {
+    use railring_verbs::{Endpoint, PathMtu, VerbsRailOptions};
+    let known = VerbsRailOptions::new(device);
+    let mtu = match spec.mtu_bytes {
+        None => None,
+        Some(bytes) => Some(PathMtu::from_bytes(bytes).ok_or_else(|| RailError::Unsupported {
+            rail: spec.to_string(),
+            why: "a path MTU is 256, 512, 1024, 2048 or 4096 bytes",
+        })?),
+    };
+    let endpoint = |given: &railring_topology::railspec::RailEndpoint| Endpoint {
+        advertised: given.advertised.clone(),
+        listener: given.listener.clone(),
+    };
+    Ok(VerbsRailOptions {
+        port: spec.port,
+        gid: spec.gid,
+        mtu,
+        hop_limit: spec.hops.unwrap_or(known.hop_limit),
+        traffic_class: spec.traffic_class.unwrap_or(known.traffic_class),
+        weight: spec.weight.unwrap_or(known.weight),
+        name: spec.name.clone(),
+        endpoints: spec.endpoints.iter().map(endpoint).collect(),
+        ..known
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(text: &str) -> Result<RailSet, RailError> {
+        RailSet::new().spec(&text.parse().expect("a specification"))
+    }
+
+    #[test]
+    fn rails_given_by_hand_are_made_or_refused_with_a_reason() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let text = format!("file:{},name=disk,weight=3", folder.path().display());
+        let made = spec(&text).expect("a directory");
+        let info = made.rails[0].control.info();
+        assert_eq!((made.len(), &*info.name, info.weight), (1, "disk", 3));
+        for (text, expected) in [
+            ("tcp:eth0", "no TCP rails"),
+            ("null:x", "for measuring"),
+            (
+                "no-such-device:1",
+                if cfg!(feature = "verbs") { "RDMA device" } else { "feature verbs" },
+            ),
+        ] {
+            let refused = spec(text).expect_err("it cannot be made").to_string();
+            assert!(refused.contains(expected), "{refused}");
+        }
+    }
+
+    #[cfg(feature = "verbs")]
+    #[test]
+    fn every_field_of_a_specification_reaches_the_rail() {
+        let text = "rdma:mlx5_0,port=2,gid=3,weight=4,mtu=2048,hops=5,class=6,name=a@x:1->y:2";
+        let spec: RailSpec = text.parse().expect("a specification");
+        let options = verbs_options("mlx5_0", &spec).expect("all fits");
+        assert_eq!((options.port, options.gid, options.weight), (Some(2), Some(3), 4));
+        assert_eq!(options.mtu.map(|mtu| mtu.bytes()), Some(2048));
+        assert_eq!((options.hop_limit, options.traffic_class), (5, 6));
+        assert_eq!(options.name.as_deref(), Some("a"));
+        assert_eq!(options.endpoints[0].advertised, "x:1");
+        assert_eq!(options.endpoints[0].listener.as_deref(), Some("y:2"));
     }
 }
