@@ -525,8 +525,9 @@ impl Link for VerbsLink {
         };
         let agreed = crate::shared::lock(&self.shared.agreed).clone();
         let backend = format!(
-            "{kind} READ on {}, {waiting}, completion queue of {}{}{agreed}",
+            "{kind} READ on {} from {}, {waiting}, completion queue of {}{}{agreed}",
             self.shared.name,
+            self.shared.dial.from,
             self.shared.cq.entries(),
             if agreed.is_empty() { "" } else { ", " },
         );

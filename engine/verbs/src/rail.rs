@@ -6,7 +6,7 @@ use railring_topology::Discovery;
 use railring_transport::{Alignment, LinkLimits};
 
 use crate::control::{Setup, VerbsControl};
-use crate::ffi::{Access, Cq, Device, Pd, PortFacts, Route, Wake};
+use crate::ffi::{Access, Cq, Device, DeviceLimits, Pd, PortFacts, Route, Wake};
 use crate::keeper::Keeper;
 use crate::link::{LinkSetup, VerbsLink};
 use crate::memory::Memory;
@@ -43,14 +43,7 @@ impl VerbsRail {
         let device = Device::open(&options.device)?;
         let facts = device.port(port.port)?;
         let name = options.name.clone().unwrap_or_else(|| format!("{}:{}", port.device, port.port));
-        let mut notes = vec![format!(
-            "from {} (gid {}: {})",
-            railring_topology::gid::ipv4_of(port.gid.address)
-                .map_or(port.gid.address.to_string(), |v4| v4.to_string()),
-            port.gid.index,
-            port.gid.why
-        )];
-        let grant = grant(&device, &options, &mut notes);
+        let grant = grant(device.limits(), options.queue_depth);
         let wake = match options.waiting {
             Waiting::Adaptive => Wake::Descriptor,
             Waiting::Polling => Wake::Never,
@@ -66,7 +59,13 @@ impl VerbsRail {
             device,
         };
         let shared = Arc::new(Shared::new(ground)?);
-        notes.into_iter().for_each(|line| tracing::debug!(rail = shared.name, "{line}"));
+        if grant.reads < options.queue_depth {
+            let Grant { reads, .. } = grant;
+            let (asked, cqes) = (options.queue_depth, shared.device.limits().cqes);
+            shared.say(format!(
+                "{reads} reads at once instead of {asked}: a completion queue has {cqes} entries"
+            ));
+        }
         let keeper = Arc::new(Keeper::start(&shared)?);
         let limits = LinkLimits {
             outstanding_wrs_max: grant.reads,
@@ -93,6 +92,7 @@ impl VerbsRail {
 }
 
 /// What the device grants of the queue depth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Grant {
     /// Reads at once.
     reads: u32,
@@ -104,21 +104,11 @@ struct Grant {
     cq_entries: u32,
 }
 
-fn grant(device: &Device, options: &VerbsRailOptions, notes: &mut Vec<String>) -> Grant {
-    let limits = device.limits();
+fn grant(limits: &DeviceLimits, queue_depth: u32) -> Grant {
     let sges = SGES.min(limits.sges).min(limits.read_sges).max(1);
     // A read that its memory splits takes two work requests where one cannot have two entries.
     let wrs_per_read = SGES.div_ceil(sges);
-    let most = (limits.cqes / wrs_per_read).max(1);
-    let reads = options.queue_depth.min(most);
-    if reads < options.queue_depth {
-        notes.push(format!(
-            "{reads} reads at once instead of {}: completion queues of {} have {} entries",
-            options.queue_depth,
-            device.name(),
-            limits.cqes
-        ));
-    }
+    let reads = queue_depth.min((limits.cqes / wrs_per_read).max(1));
     let cq_entries = reads * wrs_per_read;
     let send_wrs = cq_entries.min(limits.qp_wrs).max(wrs_per_read);
     Grant { reads, send_wrs, sges, cq_entries }
@@ -178,6 +168,7 @@ fn dial(
         limit: 255,
     })?;
     Ok(Dial {
+        from: format!("{} (gid {}, {})", port.gid.address, port.gid.index, port.gid.why),
         route: Route {
             port: number,
             gid_index,
@@ -204,4 +195,58 @@ fn access(options: &VerbsRailOptions) -> Access {
 #[cfg(not(feature = "fault"))]
 fn access(_options: &VerbsRailOptions) -> Access {
     Access::LocalWrite
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROOMY: DeviceLimits = DeviceLimits {
+        qps: 131_072,
+        qp_wrs: 32_768,
+        sges: 30,
+        read_sges: 30,
+        cqs: 1 << 24,
+        cqes: 4_194_303,
+        mrs: 1 << 24,
+        mr_bytes: u64::MAX,
+        pds: 1 << 24,
+        reads_in: 16,
+        reads_out: 16,
+        ports: 1,
+    };
+
+    fn granted(limits: DeviceLimits, queue_depth: u32) -> Grant {
+        let grant = grant(&limits, queue_depth);
+        let wrs_per_read = SGES.div_ceil(grant.sges);
+        assert!(grant.cq_entries <= limits.cqes.max(wrs_per_read), "{grant:?}");
+        assert!(grant.send_wrs <= limits.qp_wrs.max(wrs_per_read), "{grant:?}");
+        // Every request of every read may complete by itself, when it fails.
+        assert!(grant.reads * wrs_per_read <= grant.cq_entries, "{grant:?}");
+        grant
+    }
+
+    #[test]
+    fn a_device_is_never_asked_for_more_than_it_has() {
+        assert_eq!(granted(ROOMY, 128).reads, 128);
+        // A completion queue that is shorter than what was asked for caps what is in flight.
+        assert_eq!(granted(DeviceLimits { cqes: 100, ..ROOMY }, 1000).reads, 100);
+        // A short send queue is another limit: other connections may have the rest.
+        let short = granted(DeviceLimits { qp_wrs: 63, ..ROOMY }, 128);
+        assert_eq!((short.reads, short.send_wrs), (128, 63));
+        // Where a read has one entry only, one that is split takes two requests.
+        let single = granted(DeviceLimits { read_sges: 1, cqes: 101, ..ROOMY }, 128);
+        assert_eq!((single.reads, single.send_wrs, single.sges), (50, 100, 1));
+        for limit in [0, 1, 2, 3] {
+            granted(DeviceLimits { cqes: limit, ..ROOMY }, 7);
+            granted(DeviceLimits { qp_wrs: limit, sges: limit, ..ROOMY }, 7);
+        }
+    }
+
+    #[test]
+    fn options_are_checked_before_any_device_is_looked_for() {
+        let options = VerbsRailOptions { queue_depth: 0, ..VerbsRailOptions::new("x") };
+        let refused = VerbsRail::open(options).expect_err("no reads at all");
+        assert!(refused.to_string().contains("from 1 to 16384"), "{refused}");
+    }
 }

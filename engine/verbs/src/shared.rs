@@ -24,6 +24,8 @@ use crate::timers::Timers;
 /// How connections are made.
 #[derive(Debug)]
 pub(crate) struct Dial {
+    /// The address that connections are made from, for people.
+    pub(crate) from: String,
     pub(crate) route: Route,
     pub(crate) gid: [u8; 16],
     pub(crate) mtu: MtuWish,

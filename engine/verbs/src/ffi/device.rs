@@ -2,10 +2,11 @@
 
 use std::ffi::CStr;
 use std::fmt;
+use std::fs::OpenOptions;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -192,6 +193,17 @@ impl List {
     }
 }
 
+impl List {
+    /// The device file of an entry, below /dev/infiniband.
+    fn file(&self, index: usize) -> PathBuf {
+        // SAFETY: an entry of a list that is still held.
+        let name = unsafe { &(*self.get(index)).dev_name };
+        // SAFETY: the library ends the name with 0, and the borrow is of the entry.
+        let name = unsafe { CStr::from_ptr(name.as_ptr()) };
+        Path::new("/dev/infiniband").join(&*name.to_string_lossy())
+    }
+}
+
 impl Drop for List {
     fn drop(&mut self) {
         // SAFETY: the list came from the library and is freed once.
@@ -260,7 +272,8 @@ impl Device {
         // SAFETY: an entry of a list that is still held.
         let context = unsafe { sys::ibv_open_device(list.get(index)) };
         let Some(context) = NonNull::new(context) else {
-            return Err(cannot_open(name, last_error()));
+            let source = last_error();
+            return Err(cannot_open(name, why_not_opened(&list.file(index), source)));
         };
         let limits = match query_limits(context) {
             Ok(limits) => limits,
@@ -349,6 +362,14 @@ impl Device {
         let fd = unsafe { (*self.inner.context.as_ptr()).async_fd };
         // SAFETY: the descriptor is open for as long as the context, which the borrow keeps open.
         unsafe { BorrowedFd::borrow_raw(fd) }
+    }
+}
+
+/// The library tries two ways and reports the second's failure; the device file knows better.
+fn why_not_opened(file: &Path, said: io::Error) -> io::Error {
+    match OpenOptions::new().read(true).write(true).open(file) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => error,
+        _ => said,
     }
 }
 

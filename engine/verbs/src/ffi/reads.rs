@@ -90,6 +90,8 @@ struct Entry {
     last: bool,
     bytes: u32,
     part: Option<Part>,
+    /// It reads nothing: its end tells that of the read before it, whose name it has.
+    is_marker: bool,
     /// How an earlier work request of the same read failed.
     failed: Option<Failed>,
 }
@@ -139,6 +141,7 @@ impl ReadQueue {
             last: true,
             bytes: 0,
             part: None,
+            is_marker: false,
             failed: None,
         };
         ReadQueue {
@@ -241,7 +244,8 @@ impl ReadQueue {
             request.send_flags = flags(last && signal);
             request.wr.rdma = sys::rdma_t { remote_addr: address + pieces[0].0 as u64, rkey };
             let part = if last { part.take() } else { None };
-            self.entries[at] = Entry { wr, last, bytes: read.bytes, part, failed: None };
+            let bytes = read.bytes;
+            self.entries[at] = Entry { wr, last, bytes, part, is_marker: false, failed: None };
             self.tail += 1;
         }
         Ok(())
@@ -337,6 +341,9 @@ impl ReadQueue {
             self.pop(failed.map(|_| FLUSHED_BEFORE), sink);
         }
         self.pop(failed, sink);
+        while self.head < self.posted && self.entries[self.at(self.head)].is_marker {
+            self.head += 1;
+        }
         true
     }
 
@@ -364,7 +371,8 @@ impl ReadQueue {
     }
 
     /// Gives the first read that was not posted back, because `errno` says it never will be; with
-    /// nothing unposted this does nothing. A read of which one work request was posted stays, for
+    /// nothing unposted this does nothing. There may be something to post afterwards even if that
+    /// was the last. A read of which one work request was posted stays, for
     /// its memory is in the device's hands: the queue pair must fail.
     pub fn give_up_unposted(&mut self, errno: i32, sink: &mut dyn FnMut(WrId, Part, Ended)) {
         if self.posted == self.tail || self.is_within_a_read(self.posted) {
@@ -385,6 +393,26 @@ impl ReadQueue {
         if let Some(part) = part {
             sink(wr, part, Ended::Refused { errno });
         }
+        if self.posted == self.tail && self.head < self.posted {
+            self.push_marker();
+        }
+    }
+
+    /// What was posted last may not be signalled, when the end of its chain was refused: then
+    /// nothing would ever tell that it is over. Adds a read of no bytes behind it that will.
+    fn push_marker(&mut self) {
+        let (before, at) = (self.at(self.posted - 1), self.at(self.tail));
+        if self.wrs[before].send_flags == flags(true) {
+            return;
+        }
+        let wr = self.entries[before].wr;
+        self.wrs[at].wr_id = wr.to_bits();
+        self.wrs[at].num_sge = 0;
+        // SAFETY: this queue posts nothing but RDMA READs, whose variant of the union this is.
+        self.wrs[at].wr.rdma = unsafe { self.wrs[before].wr.rdma };
+        self.entries[at] =
+            Entry { wr, last: true, bytes: 0, part: None, is_marker: true, failed: None };
+        self.tail += 1;
     }
 
     /// Whether the work request before `at` belongs to the same read.

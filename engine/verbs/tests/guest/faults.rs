@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use railring_dma::{MemlockLimit, RegionConfig, Regions};
 use railring_transport::{Completion, Link, Outcome, RailControl, Refused, RegisterError};
+use railring_verbs::ffi::Ended;
 use railring_verbs::{Timers, VerbsRail, VerbsRailOptions};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
@@ -214,4 +215,106 @@ fn memory_beyond_the_lock_limit_is_refused_with_the_limit() {
     );
     assert_eq!(port.device, device.name());
     assert_eq!(control.registration().bytes, 0);
+}
+
+#[test]
+fn a_peer_that_ends_while_nothing_is_read_is_found_again() {
+    let (device, port, _) =
+        device_or_skip!("a_peer_that_ends_while_nothing_is_read_is_found_again");
+    let peer = Peer::new(&device, &port, 1 << 20, ANY_MTU);
+    let mut reader = Reader::new(&port, 1 << 20, VerbsRailOptions::new(&port.device));
+    let target = reader.open(&peer.endpoint);
+    let part = reader.cut(4096);
+    let mut part = reader.read(target, 0, part).part;
+    for round in 0..3 {
+        // Nobody reaps now: the rail's own threads see it, and connect again.
+        peer.served.hang_up();
+        let until = Instant::now() + BOUND;
+        while peer.served.qps.lock().expect("no panic").is_empty() {
+            assert!(Instant::now() < until, "round {round}: it never came back");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        part.as_mut_slice().fill(0);
+        part = reader.read_again(target, part);
+        assert!(is_right(&part, 0), "round {round}");
+    }
+    let stats = reader.link.stats();
+    assert_eq!((stats.stale_completions, stats.doorbells), (0, 4), "no read was lost on the way");
+}
+
+#[cfg(feature = "fault")]
+#[test]
+fn a_chain_that_is_taken_in_part_is_continued_where_it_stopped() {
+    let (device, port, _) =
+        device_or_skip!("a_chain_that_is_taken_in_part_is_continued_where_it_stopped");
+    let peer = Peer::new(&device, &port, 1 << 20, ANY_MTU);
+    let crate::wrappers::ByHand { mut reads, cq, pd, mut talk } =
+        crate::wrappers::connect(&device, &port, &peer.endpoint, 8);
+    let opened = crate::wrappers::open(&mut talk);
+    let (memory, pool) = crate::peer::region(1 << 20, |_| 0);
+    let mr = railring_verbs::ffi::Mr::register(
+        &pd,
+        &memory,
+        0..1 << 20,
+        railring_verbs::ffi::Access::LocalWrite,
+    )
+    .expect("memory");
+    let (_loan, mut rest) = pool.take().expect("free").lend();
+    let mut parts = Vec::new();
+    for _ in 0..8 {
+        let (part, after) = rest.split_at(PIECE);
+        (rest, _) = (after, parts.push(part));
+    }
+    // From another place in the ring each time.
+    for refused in 0..8_u32 {
+        for (slot, mut part) in parts.drain(..).enumerate() {
+            part.as_mut_slice().fill(0);
+            let read = crate::wrappers::read(slot as u32, refused, part, &mr, opened);
+            reads.push(read).expect("there is room");
+        }
+        reads.spoil_unposted(refused);
+        let (taken, error) = reads.post().expect_err("one of them makes no sense");
+        assert_eq!((taken, error.raw_os_error()), (refused, Some(22)));
+        let mut gone = Vec::new();
+        reads.give_up_unposted(22, &mut |wr, part, ended| gone.push((wr.slot, part, ended)));
+        let (slot, part, ended) = gone.pop().expect("the one that was refused");
+        assert_eq!((slot, ended), (refused, Ended::Refused { errno: 22 }));
+        parts.push(part);
+        // Behind the last one a read of nothing tells that those before it are over.
+        assert_eq!(reads.post().expect("the others are in order"), (7 - refused).max(1));
+        let mut done = crate::wrappers::finish(&cq, &mut reads, 7);
+        done.sort_by_key(|(slot, _)| *slot);
+        let expected: Vec<u32> = (0..8).filter(|slot| *slot != refused).collect();
+        assert_eq!(done.iter().map(|(slot, _)| *slot).collect::<Vec<_>>(), expected);
+        for (slot, part) in done {
+            assert!(is_right(&part, slot as usize * PIECE), "{slot} of the round of {refused}");
+            parts.push(part);
+        }
+        assert!(reads.is_empty());
+        parts.rotate_left(1);
+    }
+}
+
+#[test]
+fn memory_comes_back_when_the_queue_pair_is_destroyed() {
+    let (device, port, _) = device_or_skip!("memory_comes_back_when_the_queue_pair_is_destroyed");
+    let peer = Peer::new(&device, &port, 1 << 20, ANY_MTU);
+    peer.served.is_silent.store(true, Relaxed);
+    let crate::wrappers::ByHand { mut reads, pd, mut talk, .. } =
+        crate::wrappers::connect(&device, &port, &peer.endpoint, 8);
+    let opened = crate::wrappers::open(&mut talk);
+    let (memory, pool) = crate::peer::region(PIECE, |_| 0);
+    let access = railring_verbs::ffi::Access::LocalWrite;
+    let mr = railring_verbs::ffi::Mr::register(&pd, &memory, 0..PIECE, access).expect("memory");
+    let (mut loan, part) = pool.take().expect("free").lend();
+    reads.push(crate::wrappers::read(0, 1, part, &mr, opened)).expect("there is room");
+    assert_eq!(reads.post().expect("it is taken"), 1);
+    let start = Instant::now();
+    let mut back = Vec::new();
+    reads.end_without_queue_pair(&mut |wr, part, ended| back.push((wr.slot, part, ended)));
+    println!("destroyed after {:?}", start.elapsed());
+    let (slot, part, ended) = back.pop().expect("the one read");
+    assert_eq!((slot, ended), (0, Ended::Flushed));
+    loan.repay(part).expect("it is of this loan");
+    drop(loan.settle().expect("nothing is out"));
 }

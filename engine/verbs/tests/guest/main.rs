@@ -4,6 +4,7 @@
 mod faults;
 mod peer;
 mod rail;
+mod rate;
 mod reader;
 mod wrappers;
 

@@ -1,6 +1,6 @@
 //! A passive peer: serves one registered region to whoever says hello.
 
-use std::net::TcpListener;
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -24,6 +24,7 @@ pub(crate) struct Served {
     pub(crate) qps: Mutex<Vec<Qp<ReadyToSend>>>,
     /// Says hello and leaves its queue pairs unconnected: nobody answers a read.
     pub(crate) is_silent: AtomicBool,
+    streams: Mutex<Vec<TcpStream>>,
     /// Added to every key it gives.
     pub(crate) key_lie: AtomicU32,
     pub(crate) cq: Cq,
@@ -75,6 +76,7 @@ impl Peer {
             mtu,
             qps: Mutex::new(Vec::new()),
             is_silent: AtomicBool::new(false),
+            streams: Mutex::new(Vec::new()),
             key_lie: AtomicU32::new(0),
             cq,
             pd,
@@ -86,6 +88,8 @@ impl Peer {
         let accept = std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
                 let served = Arc::clone(&serving);
+                let kept = stream.try_clone().expect("a descriptor");
+                served.streams.lock().expect("no panic").push(kept);
                 std::thread::spawn(move || {
                     let talk = Talk::over(stream, PATIENCE).expect("a socket");
                     serve(&served, talk);
@@ -93,6 +97,16 @@ impl Peer {
             }
         });
         Peer { endpoint, served, _accept: accept }
+    }
+}
+
+impl Served {
+    /// Ends every conversation, as a process does that ends; new ones are answered.
+    pub(crate) fn hang_up(&self) {
+        self.qps.lock().expect("no panic").clear();
+        for stream in self.streams.lock().expect("no panic").drain(..) {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
     }
 }
 

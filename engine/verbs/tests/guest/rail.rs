@@ -201,3 +201,53 @@ fn options_that_make_no_sense_are_refused() {
     let wrong_port = wrong_port.expect_err("no such port").to_string();
     assert!(wrong_port.contains("it has: 1 (active)"), "{wrong_port}");
 }
+
+#[test]
+fn many_short_reads_over_several_connections_all_come_right() {
+    let (device, port, _) =
+        device_or_skip!("many_short_reads_over_several_connections_all_come_right");
+    let peers: Vec<_> = (0..4).map(|_| Peer::new(&device, &port, 1 << 20, ANY_MTU)).collect();
+    let depth = 16;
+    let options = VerbsRailOptions { queue_depth: depth, ..VerbsRailOptions::new(&port.device) };
+    let mut reader = Reader::new(&port, 1 << 20, options);
+    assert_eq!(reader.link.limits().outstanding_wrs_max, depth);
+    let targets: Vec<_> = peers.iter().map(|peer| reader.open(&peer.endpoint)).collect();
+    let seed = fastrand::u64(..);
+    println!("seed {seed}");
+    let mut dice = fastrand::Rng::with_seed(seed);
+    let mut idle: Vec<_> = (0..depth).map(|slot| (slot, reader.cut(20_000))).collect();
+    let mut asked: Vec<_> = (0..depth).map(|_| (0_usize, None)).collect();
+    let (mut queued, mut done, reads) = (0, 0, 6_000);
+    let until = Instant::now() + Duration::from_secs(120);
+    while done < reads {
+        assert!(Instant::now() < until, "{done} of {reads} came; seed {seed}");
+        for _ in 0..dice.usize(0..=idle.len()) {
+            if queued == reads {
+                break;
+            }
+            let (slot, part) = idle.swap_remove(dice.usize(..idle.len()));
+            let (part, rest) = part.split_at(dice.usize(1..20_000));
+            let offset = dice.usize(..(1 << 20) - 20_000);
+            asked[slot as usize] = (offset, Some(rest));
+            reader.queue(slot, targets[dice.usize(..4)], offset as u64, part);
+            queued += 1;
+        }
+        reader.link.commit(now());
+        let mut came = Vec::new();
+        reader.link.reap(now(), dice.usize(1..20), &mut |completion| came.push(completion));
+        for completion in came {
+            let bytes = completion.part.len() as u64;
+            assert_eq!(completion.outcome, Outcome::Done { bytes }, "seed {seed}");
+            let slot = completion.wr.slot;
+            let (offset, rest) = std::mem::take(&mut asked[slot as usize]);
+            assert!(is_right(&completion.part, offset), "seed {seed}");
+            let rest = rest.expect("it was in flight once");
+            idle.push((slot, completion.part.join(rest).expect("neighbours")));
+            done += 1;
+        }
+    }
+    let stats = reader.link.stats();
+    println!("{} doorbells for {reads} reads", stats.doorbells);
+    assert_eq!(stats.stale_completions, 0);
+    assert_eq!(reader.control.info().notes, [""; 0], "nothing happened on the side");
+}

@@ -2,12 +2,13 @@
 
 use std::time::{Duration, Instant};
 
+use railring_dma::Part;
 use railring_transport::WrId;
 use railring_verbs::ffi::{
     Access, Cq, CqError, Device, DeviceError, Ended, Keys, Mr, MrError, Pd, PushRefused, Qp,
     QpCaps, QpError, Read, ReadQueue, Wake, WcBatch, devices,
 };
-use railring_verbs::hello::{Hello, Message, OpenRequest, Talk};
+use railring_verbs::hello::{Hello, Message, OpenRequest, Opened, Talk};
 use railring_verbs::{LocalPort, Timers};
 
 use crate::device_or_skip;
@@ -87,15 +88,54 @@ pub(crate) fn connect(device: &Device, port: &LocalPort, endpoint: &str, depth: 
     ByHand { reads: ReadQueue::new(qp, device.limits().read_sges), cq, pd, talk }
 }
 
+/// Asks for the peer's memory.
+pub(crate) fn open(talk: &mut Talk) -> Opened {
+    let open = OpenRequest { handle: "a".into(), generation: 1 };
+    talk.send(&Message::Open(open)).expect("sent");
+    let Message::Opened(opened) = talk.receive().expect("an answer") else { panic!("refused") };
+    opened
+}
+
+/// The read of the part's length in slot `slot`, from as many lengths into the peer's memory.
+pub(crate) fn read(slot: u32, generation: u32, part: Part, mr: &Mr, opened: Opened) -> Read {
+    let bytes = u32::try_from(part.len()).expect("short");
+    Read {
+        wr: WrId { slot, generation },
+        part,
+        bytes,
+        keys: Keys { first: mr.lkey(), first_bytes: usize::MAX, rest: 0 },
+        address: opened.address + u64::from(slot) * u64::from(bytes),
+        rkey: opened.rkey,
+        signal: false,
+    }
+}
+
+/// Polls until `count` reads are done.
+pub(crate) fn finish(cq: &Cq, reads: &mut ReadQueue, count: usize) -> Vec<(u32, Part)> {
+    let mut done = Vec::new();
+    let mut batch = WcBatch::default();
+    let until = Instant::now() + Duration::from_secs(20);
+    while done.len() < count {
+        assert!(Instant::now() < until, "only {done:?} came");
+        cq.poll(&mut batch).expect("the queue works");
+        while let Some(wc) = batch.take() {
+            let known = reads.complete(wc, &mut |wr, part, ended| {
+                assert!(matches!(ended, Ended::Done { .. }), "{ended:?}");
+                done.push((wr.slot, part));
+            });
+            assert!(known);
+        }
+    }
+    done
+}
+
 #[test]
 fn bytes_come_by_rdma_read_and_parts_only_when_they_are_over() {
     let (device, port, _) = device_or_skip!("bytes_come_by_rdma_read");
     let peer = Peer::new(&device, &port, 1 << 20, ANY_MTU);
     let ByHand { mut reads, cq, pd, mut talk } = connect(&device, &port, &peer.endpoint, 16);
     assert_eq!(peer.served.qps.lock().expect("no panic").len(), 1);
-    let open = OpenRequest { handle: "a".into(), generation: 1 };
-    talk.send(&Message::Open(open)).expect("sent");
-    let Message::Opened(opened) = talk.receive().expect("an answer") else { panic!("refused") };
+    let opened = open(&mut talk);
 
     let (memory, pool) = region(1 << 20, |_| 0);
     // Two registrations that meet in the middle of a part.
