@@ -1,6 +1,7 @@
 //! What the tests share: objects with known bytes, and engines over simulated rails in virtual
 //! time.
 
+pub mod conformance;
 pub mod guest;
 pub mod hold;
 #[cfg(feature = "verbs")]
