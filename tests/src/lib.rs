@@ -6,6 +6,7 @@ pub mod guest;
 pub mod hold;
 #[cfg(feature = "verbs")]
 pub mod memory_peer;
+pub mod mutations;
 pub mod objects;
 #[cfg(feature = "verbs")]
 pub mod raw_reader;

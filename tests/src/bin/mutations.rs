@@ -5,14 +5,20 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Output};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-const USAGE: &str = "usage: mutations [--only NAME] [--pick COMMIT] [--seeds N] [--out FILE]
+use railring_tests::mutations::{Mutation, pick, read_list};
 
-Run it from the root of the tree. Copies what the simulator needs to target/mutations/tree, applies
-each breakage of tests/tests/mutations.list there, and runs N simulated seeds (600 by default), then
-the scenes of failures.rs, health.rs and shares.rs and the seeds of regressions.rs, until one fails.
---pick takes three by a commit's hash.";
+const USAGE: &str = "\
+usage: cargo xtask mutations [--only NAME] [--pick COMMIT] [--seeds N] [--record FILE]
+
+Breaks the engine on purpose, in a copy of the tree: applies each breakage of
+tests/tests/mutations.list, and runs N simulated seeds (600 by default), then the scenes of
+failures.rs and shares.rs and the seeds of regressions.rs, until one fails. --only takes one by its
+name, --pick three by a commit's hash; --record writes the result as a page for docs/results.";
+
+/// How many a commit chooses.
+const PICKED: usize = 3;
 
 /// What the simulator is built from.
 const PARTS: &[&str] = &[
@@ -49,29 +55,15 @@ const MANIFEST: &str = "[package]\nname = \"railring-tests\"\nversion.workspace 
 const LIBRARY: &str = "pub mod objects;\npub mod simulate;\npub mod virtual_engine;\n";
 
 #[derive(Debug)]
-struct Edit {
-    file: String,
-    old: Vec<String>,
-    new: Vec<String>,
-}
-
-#[derive(Debug)]
-struct Mutation {
-    name: String,
-    story: String,
-    edits: Vec<Edit>,
-}
-
-#[derive(Debug)]
 struct Options {
     only: Option<String>,
     pick: Option<String>,
     seeds: u64,
-    out: Option<PathBuf>,
+    record: Option<PathBuf>,
 }
 
 fn options() -> Result<Options, String> {
-    let mut options = Options { only: None, pick: None, seeds: 600, out: None };
+    let mut options = Options { only: None, pick: None, seeds: 600, record: None };
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         let mut value = || arguments.next().ok_or(format!("{argument} wants a value\n{USAGE}"));
@@ -82,62 +74,11 @@ fn options() -> Result<Options, String> {
                 options.seeds =
                     value()?.parse().map_err(|_| "--seeds wants a number".to_owned())?;
             }
-            "--out" => options.out = Some(value()?.into()),
+            "--record" => options.record = Some(value()?.into()),
             _ => return Err(USAGE.to_owned()),
         }
     }
     Ok(options)
-}
-
-/// The breakages of the list.
-fn read_list(text: &str) -> Vec<Mutation> {
-    let mut mutations: Vec<Mutation> = Vec::new();
-    for line in text.lines() {
-        if let Some((name, story)) = line.strip_prefix("== ").and_then(|head| head.split_once(": "))
-        {
-            let (name, story) = (name.to_owned(), story.to_owned());
-            mutations.push(Mutation { name, story, edits: Vec::new() });
-            continue;
-        }
-        let Some(mutation) = mutations.last_mut() else { continue };
-        if let Some(file) = line.strip_prefix("@ ") {
-            mutation.edits.push(Edit { file: file.to_owned(), old: vec![], new: vec![] });
-        } else if let Some(edit) = mutation.edits.last_mut() {
-            if let Some(old) = line.strip_prefix("- ") {
-                edit.old.push(old.trim().to_owned());
-            } else if let Some(new) = line.strip_prefix("+ ") {
-                edit.new.push(new.to_owned());
-            }
-        }
-    }
-    mutations
-}
-
-/// Replaces the lines of an edit, wherever they stand one after the other.
-fn apply(text: &str, edit: &Edit) -> Result<String, String> {
-    let lines: Vec<&str> = text.lines().collect();
-    let count = edit.old.len();
-    let starts: Vec<usize> = (0..=lines.len().saturating_sub(count))
-        .filter(|&at| (0..count).all(|line| lines[at + line].trim() == edit.old[line]))
-        .collect();
-    if starts.is_empty() || count == 0 {
-        return Err(format!(
-            "{}: {:?} is not there: bring the list up to date",
-            edit.file, edit.old
-        ));
-    }
-    let mut broken = String::new();
-    let mut at = 0;
-    while at < lines.len() {
-        if starts.contains(&at) {
-            edit.new.iter().for_each(|line| broken.extend([line.as_str(), "\n"]));
-            at += count;
-        } else {
-            broken.extend([lines[at], "\n"]);
-            at += 1;
-        }
-    }
-    Ok(broken)
 }
 
 fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
@@ -227,7 +168,7 @@ fn try_one(tree: &Path, mutation: &Mutation, seeds: u64) -> Result<Option<String
     for edit in &mutation.edits {
         let path = tree.join(&edit.file);
         let text = fs::read_to_string(&path).map_err(|e| format!("{}: {e}", edit.file))?;
-        fs::write(&path, apply(&text, edit)?).map_err(|e| e.to_string())?;
+        fs::write(&path, edit.apply(&text)?).map_err(|e| e.to_string())?;
         whole.push((path, text));
     }
     let caught = catch(tree, seeds);
@@ -235,20 +176,6 @@ fn try_one(tree: &Path, mutation: &Mutation, seeds: u64) -> Result<Option<String
         fs::write(path, text).map_err(|e| e.to_string())?;
     }
     caught
-}
-
-/// Three of them, by a commit's hash.
-fn pick(mutations: &mut Vec<Mutation>, commit: &str) {
-    let mut hash = commit
-        .bytes()
-        .fold(7_u64, |hash, byte| hash.wrapping_mul(0x100_0000_01b3) ^ u64::from(byte));
-    let mut picked = Vec::new();
-    while picked.len() < 3 && !mutations.is_empty() {
-        let at = usize::try_from(hash % mutations.len() as u64).unwrap_or(0);
-        picked.push(mutations.swap_remove(at));
-        hash = hash.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(17);
-    }
-    *mutations = picked;
 }
 
 fn run(options: &Options) -> Result<bool, String> {
@@ -259,7 +186,7 @@ fn run(options: &Options) -> Result<bool, String> {
         mutations.retain(|mutation| mutation.name == *only);
     }
     if let Some(commit) = &options.pick {
-        pick(&mut mutations, commit);
+        mutations = pick(mutations, commit, PICKED);
     }
     let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
     let tree = std::path::absolute(Path::new(&target).join("mutations/tree"))
@@ -268,6 +195,7 @@ fn run(options: &Options) -> Result<bool, String> {
     make_tree(&tree).map_err(|e| e.to_string())?;
     let mut table = String::from("| breakage | what is broken | caught by |\n|---|---|---|\n");
     let mut missed = 0;
+    let begun = Instant::now();
     for mutation in &mutations {
         let start = Instant::now();
         let verdict = match try_one(&tree, mutation, options.seeds) {
@@ -284,11 +212,34 @@ fn run(options: &Options) -> Result<bool, String> {
         println!("{}: {verdict} ({:.0} s)", mutation.name, start.elapsed().as_secs_f64());
         let _ = writeln!(table, "| {} | {} | {verdict} |", mutation.name, mutation.story);
     }
-    if let Some(out) = &options.out {
-        fs::write(out, &table).map_err(|e| e.to_string())?;
+    if let Some(record) = &options.record {
+        let page = page(&table, options.seeds, mutations.len(), missed, begun.elapsed());
+        fs::write(record, page).map_err(|e| format!("{}: {e}", record.display()))?;
     }
     println!("{} breakages, {missed} not caught", mutations.len());
     Ok(missed == 0 && !mutations.is_empty())
+}
+
+fn git(arguments: &[&str]) -> Option<String> {
+    let output = Command::new("git").args(arguments).output().ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+/// The result as a page.
+fn page(table: &str, seeds: u64, count: usize, missed: usize, time: Duration) -> String {
+    let commit = git(&["rev-parse", "--short=12", "HEAD"]).unwrap_or("unknown".to_owned());
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    format!(
+        "# Breakages, and who catches them\n\nCommand: `cargo xtask mutations {}`, commit \
+         {commit}, {cores} cores, {:.0} min.\n\nEach breakage of `tests/tests/mutations.list` is \
+         applied to a copy of the tree; {seeds} simulated\nseeds run, then the scenes of \
+         `failures.rs` and `shares.rs` and the seeds of `regressions.rs`, until\none fails. The \
+         first complaint is cut at 90 characters. `cargo xtask test` tries three of them,\nchosen \
+         by the commit.\n\n{count} breakages, {missed} not caught.\n\n{table}",
+        arguments.join(" "),
+        time.as_secs_f64() / 60.0
+    )
 }
 
 fn main() -> ExitCode {

@@ -56,6 +56,15 @@ enum Task {
         record: bool,
     },
     Guest(guest::Arguments),
+    /// Break the engine on purpose, in a copy of the tree, and show who catches each breakage.
+    ///
+    /// `cargo xtask mutations --help` names what it takes.
+    #[command(disable_help_flag = true)]
+    Mutations {
+        /// What the program is told
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
+        arguments: Vec<String>,
+    },
     /// Run the engine on simulated rails in virtual time, everything checked: one seed, or many.
     ///
     /// `cargo xtask simulate --help` names what it takes.
@@ -110,6 +119,7 @@ fn run(task: Task) -> Result<u8> {
             }
         }
         Task::Guest(arguments) => return guest::run(&arguments),
+        Task::Mutations { arguments } => return proving::run("mutations", &arguments),
         Task::Simulate { arguments } => return proving::run("simulate", &arguments),
     }
     Ok(0)

@@ -44,6 +44,7 @@ pub(crate) const STAGES: &[Stage] = &[
     Stage { name: "loom", about: "thread interleavings, in crates that use loom", run: loom },
     Stage { name: "alone", about: "every crate builds without the others", run: alone },
     Stage { name: "readme", about: "the commands README.md shows", run: readme },
+    Stage { name: "mutations", about: "three breakages of the engine are caught", run: mutations },
     Stage { name: "callgrind", about: "instruction counts against the record", run: callgrind },
     Stage {
         name: GUEST,
@@ -331,6 +332,22 @@ fn readme(run: &mut Run<'_>) -> Result<()> {
         run.check(Command::new("sh").args(["-euc", &command]))?;
     }
     Ok(())
+}
+
+/// Three breakages that the commit chooses, in a copy of the tree below the target folder.
+fn mutations(run: &mut Run<'_>) -> Result<()> {
+    let mut build = cargo();
+    build.args(["build", "--release", "-p", "railring-tests", "--bin", "mutations"]);
+    if !run.command(&mut build)? {
+        return Ok(());
+    }
+    let head =
+        output_of(Command::new("git").args(["rev-parse", "HEAD"]).current_dir(&run.workspace.root));
+    // Outside of a clone, always the same ones.
+    let head = head.unwrap_or_else(|_| "none".to_owned());
+    let mut command = Command::new(run.workspace.target.join("release/mutations"));
+    command.env("CARGO_TARGET_DIR", &run.workspace.target);
+    run.check(command.args(["--pick", head.trim()]))
 }
 
 fn callgrind(run: &mut Run<'_>) -> Result<()> {
