@@ -94,6 +94,8 @@ pub fn no_more_is_reaped_than_was_asked_for<T: Transport>(transport: T) {
     let (room, grain) = (rig.room(), rig.grain());
     let mut out: Vec<_> = (0..room).map(|slot| queue(&mut rig, wr(slot), 0, grain)).collect();
     rig.commit();
+    // All of them have completed, so that there is more than is asked for.
+    rig.let_finish();
     let begun = Instant::now();
     while !out.is_empty() {
         let came = rig.reap(1);

@@ -160,6 +160,14 @@ impl<T: Transport> Rig<T> {
         };
     }
 
+    /// Lets so much time pass that everything in flight completes.
+    pub(crate) fn let_finish(&mut self) {
+        match T::TIME {
+            Time::Virtual => self.now = self.now.after(1_000_000_000),
+            Time::Real => std::thread::sleep(Duration::from_millis(20)),
+        }
+    }
+
     /// Commits and reaps until `count` requests came back.
     pub(crate) fn wait(&mut self, count: usize) -> Vec<Completion> {
         let mut completions = Vec::new();
