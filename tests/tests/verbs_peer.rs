@@ -4,7 +4,9 @@
 use std::time::{Duration, Instant};
 
 use railring_tests::guest;
-use railring_tests::memory_peer::{Command, Lie, MemoryPeer, PeerConfig, PeerProcess, Stage};
+use railring_tests::memory_peer::{
+    Command, Lie, MemoryPeer, Over, PeerConfig, PeerProcess, Stage, Write,
+};
 use railring_tests::objects::{self, Shape};
 use railring_tests::raw_reader::{RawConfig, RawReader};
 use railring_tests::stored::random_bytes;
@@ -158,8 +160,11 @@ fn dropping_it_is_its_death() {
 fn it_writes_only_where_it_may() {
     let Some(mut scene) = scene("it_writes_only_where_it_may", |_| {}) else { return };
     scene.reader.memory().fill(1);
-    let (address, rkey) = scene.reader.memory_at();
-    let code = scene.peer.write(address, rkey, 4096, 2).expect("a completion");
+    let write = |(address, rkey), fill| {
+        let write = Write { address, rkey, bytes: 4096, fill };
+        scene.peer.write(Over::Newest, write).expect("a completion")
+    };
+    let code = write(scene.reader.memory_at(), 2);
     assert_eq!(code, REMOTE_INVALID, "a reader's queue pair takes no writes");
     assert!(scene.reader.memory().iter().all(|byte| *byte == 1));
 
@@ -167,7 +172,7 @@ fn it_writes_only_where_it_may() {
     let mut open = RawReader::connect(&config, &scene.peer.endpoint()).expect("it connects");
     open.memory().fill(1);
     let (address, rkey) = open.memory_at();
-    assert_eq!(scene.peer.write(address + 1, rkey, 4096, 2).expect("a completion"), 0);
+    assert_eq!(write((address + 1, rkey), 2), 0);
     assert!(open.memory()[1..4097].iter().all(|byte| *byte == 2), "nothing was written");
     assert_eq!((open.memory()[0], open.memory()[4097]), (1, 1));
 
@@ -175,7 +180,7 @@ fn it_writes_only_where_it_may() {
     scene.peer.keep_queue_pairs();
     open.memory().fill(1);
     open.breaker().fail().expect("the device obeys");
-    let code = scene.peer.write(address, rkey, 4096, 3).expect("a completion");
+    let code = write((address, rkey), 3);
     assert_eq!(code, NO_ANSWER);
     assert!(open.memory().iter().all(|byte| *byte == 1), "a late write arrived");
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::{Lie, MemoryPeer, PeerError, Stage};
+use super::{Lie, MemoryPeer, Over, PeerError, Stage, Write};
 use crate::objects::{self, Shape};
 
 /// One thing to do.
@@ -32,17 +32,8 @@ pub enum Command {
     Shut,
     /// Take an object's registration away.
     Revoke(String),
-    /// Write over the last connection; the answer is the code of the work completion.
-    Write {
-        /// Where.
-        address: u64,
-        /// Its key.
-        rkey: u32,
-        /// How much.
-        bytes: u32,
-        /// What.
-        fill: u8,
-    },
+    /// Write into a reader's memory; the answer is the code of the work completion.
+    Write(Over, Write),
     /// The answer is how many queue pairs live.
     Connections,
     /// The process ends at once, without a word to anybody.
@@ -78,8 +69,12 @@ impl fmt::Display for Command {
             Command::Keep => f.write_str("keep"),
             Command::Shut => f.write_str("shut"),
             Command::Revoke(handle) => write!(f, "revoke {handle}"),
-            Command::Write { address, rkey, bytes, fill } => {
-                write!(f, "write {address} {rkey} {bytes} {fill}")
+            Command::Write(over, Write { address, rkey, bytes, fill }) => {
+                let over = match over {
+                    Over::Oldest => "oldest",
+                    Over::Newest => "newest",
+                };
+                write!(f, "write {over} {address} {rkey} {bytes} {fill}")
             }
             Command::Connections => f.write_str("connections"),
             Command::Exit => f.write_str("exit"),
@@ -135,12 +130,16 @@ fn parse(verb: &str, rest: &str) -> Option<Command> {
         "keep" => Command::Keep,
         "shut" => Command::Shut,
         "revoke" => Command::Revoke(words.text()?.to_owned()),
-        "write" => Command::Write {
-            address: words.number()?,
-            rkey: words.number()?,
-            bytes: words.number()?,
-            fill: words.number()?,
-        },
+        "write" => {
+            let over = match words.text()? {
+                "oldest" => Over::Oldest,
+                "newest" => Over::Newest,
+                _ => return None,
+            };
+            let (address, rkey) = (words.number()?, words.number()?);
+            let (bytes, fill) = (words.number()?, words.number()?);
+            Command::Write(over, Write { address, rkey, bytes, fill })
+        }
         "connections" => Command::Connections,
         "exit" => Command::Exit,
         _ => return None,
@@ -175,9 +174,7 @@ impl MemoryPeer {
             Command::Keep => self.keep_queue_pairs(),
             Command::Shut => self.shut()?,
             Command::Revoke(handle) => self.revoke(handle)?,
-            Command::Write { address, rkey, bytes, fill } => {
-                return Ok(self.write(*address, *rkey, *bytes, *fill)?.to_string());
-            }
+            Command::Write(over, write) => return Ok(self.write(*over, *write)?.to_string()),
             Command::Connections => return Ok(self.connections().to_string()),
             Command::Exit => std::process::exit(0),
         }
@@ -206,7 +203,7 @@ mod tests {
             Command::Keep,
             Command::Shut,
             Command::Revoke("a.1".to_owned()),
-            Command::Write { address: 1, rkey: 2, bytes: 3, fill: 4 },
+            Command::Write(Over::Newest, Write { address: 1, rkey: 2, bytes: 3, fill: 4 }),
             Command::Connections,
             Command::Exit,
         ];

@@ -15,7 +15,7 @@ use railring_verbs::hello::{
 use railring_verbs::{MtuWish, PathMtu, Timers};
 use sq_cq::Status;
 
-use super::faults::{Lie, Stage};
+use super::faults::{Lie, Stage, Write};
 use super::storage::filled;
 use super::{PeerError, Shared, lock};
 
@@ -154,14 +154,8 @@ impl Connection {
         *lock(&self.qp) = None;
     }
 
-    pub(super) fn write(
-        &self,
-        pd: &Pd,
-        address: u64,
-        rkey: u32,
-        bytes: u32,
-        fill: u8,
-    ) -> Result<u32, PeerError> {
+    pub(super) fn write(&self, pd: &Pd, write: Write) -> Result<u32, PeerError> {
+        let Write { address, rkey, bytes, fill } = write;
         let regions = Regions::new(1);
         let region = filled(&regions, &vec![fill; bytes as usize])
             .map_err(|why| PeerError::Memory { bytes: bytes as usize, why })?;

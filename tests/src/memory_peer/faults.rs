@@ -29,6 +29,28 @@ pub enum Lie {
     Generation(u64),
 }
 
+/// Which of a peer's connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Over {
+    /// The one made first, of those that live or are kept.
+    Oldest,
+    /// The one made last.
+    Newest,
+}
+
+/// A write into a reader's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Write {
+    /// Where, in the reader's address space.
+    pub address: u64,
+    /// The key of that memory.
+    pub rkey: u32,
+    /// How much.
+    pub bytes: u32,
+    /// What each byte becomes.
+    pub fill: u8,
+}
+
 /// What a peer was told to do wrong.
 #[derive(Debug, Default)]
 pub(super) struct Faults {

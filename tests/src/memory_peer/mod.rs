@@ -21,7 +21,7 @@ use railring_verbs::ffi::{
 use railring_verbs::{LocalPort, PortError};
 
 pub use command::{Command, CommandError};
-pub use faults::{Lie, Stage};
+pub use faults::{Lie, Over, Stage, Write};
 pub use process::PeerProcess;
 
 use connection::Connection;
@@ -207,15 +207,21 @@ impl MemoryPeer {
         lock(&self.shared.storage).revoke(handle)
     }
 
-    /// Writes `bytes` times `fill` to `address` of whoever connected last, and returns the code of
-    /// the work completion: 0 if it arrived.
+    /// Writes `bytes` times `fill` to `address` of a reader, and returns the code of the work
+    /// completion: 0 if it arrived.
     ///
     /// # Errors
-    /// Nobody is connected, or the device refuses the request.
-    pub fn write(&self, address: u64, rkey: u32, bytes: u32, fill: u8) -> Result<u32, PeerError> {
-        let last = lock(&self.shared.connections).last().cloned();
-        let last = last.ok_or_else(|| PeerError::Nothing("connection to write over".to_owned()))?;
-        last.write(&self.shared.pd, address, rkey, bytes, fill)
+    /// Nobody is connected, the queue pair is not ready yet, or the device refuses the request.
+    pub fn write(&self, over: Over, write: Write) -> Result<u32, PeerError> {
+        let connections = lock(&self.shared.connections);
+        let chosen = match over {
+            Over::Oldest => connections.first(),
+            Over::Newest => connections.last(),
+        };
+        let chosen = chosen.cloned();
+        drop(connections);
+        let nobody = || PeerError::Nothing("connection to write over".to_owned());
+        chosen.ok_or_else(nobody)?.write(&self.shared.pd, write)
     }
 
     /// How many queue pairs live.
