@@ -1,4 +1,4 @@
-//! Bytes are the source's, wherever they are asked for; what makes no sense is refused, and says so.
+//! Bytes are the source's, wherever they are asked for; what makes no sense is refused by name.
 
 use railring_dma::Part;
 use railring_transport::{

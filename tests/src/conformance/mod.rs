@@ -1,4 +1,4 @@
-//! What every rail must do, whatever carries its bytes: one set of behaviours, run on each transport.
+//! What every rail must do, whatever carries its bytes: one set of behaviours for all transports.
 //!
 //! A transport says how its peers are given bytes and how a rail to them is made ([`Transport`]);
 //! [`conformance!`] makes a module of tests for it. Behaviours are in groups, since not every rail
