@@ -155,7 +155,7 @@ fn a_first_attempt_that_answers_late_and_wrong_finishes_nothing() {
     assert_eq!(&lease.as_slice()[..known.bytes.len()], &known.bytes[..]);
     assert!(scene.ring.pop().is_none(), "one CQE");
     assert_eq!(scene.read(&object).0, Status::OK);
-    // A rail is looked at when it has something to do, and its counters told when they are asked for.
+    // A rail is looked at when it has something to do, and counts are told when asked for.
     let _ = scene.engine.rail_stats();
     scene.engine.turn_at(scene.now);
     assert!(scene.engine.rail_stats()[0].link.stale_completions > 0);
