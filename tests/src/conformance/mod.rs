@@ -15,6 +15,8 @@ pub mod engine;
 pub mod flow;
 mod kinds;
 mod rig;
+#[cfg(feature = "verbs")]
+mod verbs;
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -23,6 +25,8 @@ use railring_transport::{Link, RailControl};
 
 pub use kinds::{FileWorkers, Null, RingFile, Simulated};
 pub use rig::{Kept, Rig};
+#[cfg(feature = "verbs")]
+pub use verbs::Verbs;
 
 /// How many endpoints a transport's peers have; each is reached by the rail of its number.
 pub const ENDPOINTS: usize = 2;

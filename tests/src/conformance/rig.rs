@@ -7,8 +7,10 @@ use railring_dma::{
     HugePages, Lease, Loan, Part, Pool, PoolOptions, Region, RegionConfig, Regions,
 };
 use railring_transport::{
-    Alignment, Completion, Link, Nanos, RailControl, SourceRef, TargetId, WorkRequest, WrId,
+    Alignment, Completion, Link, Nanos, RailControl, Refused, SourceRef, TargetId, WorkRequest,
+    WrId,
 };
+use sq_cq::Blame;
 
 use super::{Time, Transport};
 
@@ -125,10 +127,21 @@ impl<T: Transport> Rig<T> {
         (request, Kept { loan, around: vec![before, behind] })
     }
 
-    /// Queues a request that there is room for.
-    pub(crate) fn queue(&mut self, request: WorkRequest) {
-        if let Err(refused) = self.link.queue(request) {
-            panic!("not queued: {refused:?}");
+    /// Queues a request that there is room for, once the connection is back if it was torn down.
+    pub(crate) fn queue(&mut self, mut request: WorkRequest) {
+        let begun = Instant::now();
+        loop {
+            match self.link.queue(request) {
+                Ok(()) => return,
+                Err(Refused::Failed { request: back, status })
+                    if status.blame() == Blame::Rail && begun.elapsed() < PATIENCE =>
+                {
+                    request = back;
+                    self.commit();
+                    self.pass_time();
+                }
+                Err(refused) => panic!("not queued: {refused:?}"),
+            }
         }
     }
 
