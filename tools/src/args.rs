@@ -1,6 +1,11 @@
 //! The command line as it is typed: commands, options, help and examples.
 
+mod place;
+mod topo;
+
 use std::path::PathBuf;
+
+pub(crate) use topo::{CaptureArgs, SourceArgs, TopoArgs, TopoCommand};
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueHint};
 use railring::ObjectKey;
@@ -32,6 +37,7 @@ pub(crate) enum Command {
     Verify(VerifyArgs),
     Demo(DemoArgs),
     Doctor(DoctorArgs),
+    Topo(Box<TopoArgs>),
     Bench(BenchArgs),
     Model(ModelArgs),
     Completions(CompletionsArgs),

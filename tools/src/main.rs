@@ -68,6 +68,7 @@ fn dispatch(cli: &Cli, context: &mut Context) -> anyhow::Result<()> {
         Command::Verify(args) => cmd::verify::run(args, context),
         Command::Demo(args) => cmd::demo::run(args, context),
         Command::Doctor(args) => cmd::doctor::run(args, context),
+        Command::Topo(args) => cmd::topo::run(args, context),
         Command::Bench(args) => bench::run(args, context),
         Command::Model(args) => cmd::model::run(args, context),
         Command::Completions(args) => cmd::completions::run(args, context),

@@ -9,4 +9,5 @@ pub(crate) mod model;
 pub(crate) mod put;
 pub(crate) mod rm;
 pub(crate) mod stat;
+pub(crate) mod topo;
 pub(crate) mod verify;
