@@ -241,3 +241,35 @@ fn a_bare_fixture_has_no_cpus_and_no_plan_for_rails() {
     let refused = assign(&machine, &Policy { rails, ..Policy::default() });
     assert_eq!(refused, Err(AssignError::CpusUnknown { rails: 1 }));
 }
+
+#[test]
+fn no_more_pollers_than_asked_for() {
+    for placement in [Placement::Near, Placement::Compact, Placement::Unpinned] {
+        for most in [1, 2, 3, 9] {
+            let policy = Policy { pollers_max: Some(most), placement, ..Policy::default() };
+            let plan = assign(&four(), &policy).expect("a plan");
+            assert!(plan.pollers.len() <= most, "{placement:?} {most}");
+            let served: usize = plan.pollers.iter().map(|poller| poller.rails.len()).sum();
+            assert_eq!(served, 4);
+            for rail in &plan.rails {
+                let poller = plan.poller_of(rail).expect("a poller");
+                assert!(poller.rails.contains(&rail.number));
+            }
+        }
+    }
+    let one = Policy { pollers_max: Some(1), ..Policy::default() };
+    let plan = assign(&four(), &one).expect("a plan");
+    let why: Vec<&str> = plan.rails[0].reasons_about(ReasonCode::Shared).collect();
+    assert!(why[0].contains("at most 1 poller was asked for"), "{why:?}");
+    let none = Policy { pollers_max: Some(0), ..Policy::default() };
+    assert_eq!(assign(&four(), &none).expect("a plan").pollers.len(), 1);
+}
+
+#[test]
+fn an_adapter_without_an_rdma_device_is_listed_with_why() {
+    let mut fixture = machines::two_sockets();
+    fixture.pci("0000:21:00.0", machines::INFINIBAND, 0);
+    let plan = assign(&fixture.read(), &Policy::default()).expect("an empty plan");
+    let error = plan.require_rails().expect_err("no RDMA device");
+    assert!(error.to_string().contains("0000:21:00.0: an InfiniBand adapter without"), "{error}");
+}

@@ -127,6 +127,8 @@ pub struct Policy {
     pub memory_node: Option<NodeId>,
     /// Pollers bound by hand (`--pin`).
     pub pins: Vec<Pin>,
+    /// At most so many pollers; at least one.
+    pub pollers_max: Option<usize>,
     /// How pollers are put on cores (`--policy`).
     pub placement: Placement,
     /// What happens when a wish cannot be met in full.

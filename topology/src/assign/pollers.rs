@@ -130,19 +130,25 @@ impl<'a> Placer<'a> {
     }
 
     fn leave_unpinned(&self, placed: &mut Placed) {
-        for (rail, number) in (0..self.rails.len()).zip(0_u16..) {
+        let pollers =
+            self.policy.pollers_max.unwrap_or(usize::MAX).clamp(1, self.rails.len().max(1));
+        for rail in 0..self.rails.len() {
+            let number = (rail % pollers) as u16;
             placed.of_rail[rail] = number;
             placed.reasons[rail].push(Reason::new(
                 ReasonCode::Override,
                 "its poller is bound to nothing, as the policy 'unpinned' asks",
             ));
-            placed.pollers.push(PollerPlacement {
-                number,
-                cpu: None,
-                cpus: self.usable.clone(),
-                node: None,
-                rails: vec![number],
-            });
+            match placed.pollers.get_mut(usize::from(number)) {
+                Some(poller) => poller.rails.push(rail as u16),
+                None => placed.pollers.push(PollerPlacement {
+                    number,
+                    cpu: None,
+                    cpus: self.usable.clone(),
+                    node: None,
+                    rails: vec![rail as u16],
+                }),
+            }
         }
     }
 
@@ -155,7 +161,8 @@ impl<'a> Placer<'a> {
     }
 
     /// As many pollers as run all the time without being stopped: the CPU quota's, and one per node
-    /// under the compact policy. Pollers bound by hand are always granted.
+    /// under the compact policy, and no more than asked for. Pollers bound by hand are always
+    /// granted.
     fn pollers_max(&self, wishes: &[Wish]) -> usize {
         let by_quota = self.machine.quota.as_ref().map_or(usize::MAX, |q| q.busy_threads_max());
         let pinned = wishes.iter().filter(|wish| wish.pin.is_some()).count();
@@ -168,7 +175,8 @@ impl<'a> Placer<'a> {
             }
             _ => usize::MAX,
         };
-        by_quota.min(by_policy).max(pinned).max(1)
+        let asked = self.policy.pollers_max.unwrap_or(usize::MAX);
+        by_quota.min(by_policy).min(asked).max(pinned).max(1)
     }
 
     /// Rails bound by hand first; then one of each place, then the second of each, and so on, so
@@ -339,6 +347,14 @@ impl<'a> Placer<'a> {
             let why = match (&self.machine.quota, self.policy.placement) {
                 _ if poller.rails.iter().all(|&rail| self.is_pinned(placed, rail)) => {
                     "they were bound to the same cpu".to_owned()
+                }
+                _ if self.policy.pollers_max.is_some_and(|most| placed.pollers.len() >= most) => {
+                    let most = placed.pollers.len();
+                    format!(
+                        "at most {} {} asked for",
+                        plural(most, "poller"),
+                        if most == 1 { "was" } else { "were" }
+                    )
                 }
                 (_, Placement::Compact) => "the policy 'compact' asks for one per node".to_owned(),
                 (Some(quota), _) if placed.pollers.len() >= pollers_max => format!(

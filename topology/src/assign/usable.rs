@@ -63,6 +63,16 @@ fn find_rdma(machine: &Machine, policy: &Policy, usable: &mut Usable) {
         .iter()
         .filter(is_efa)
         .any(|device| device.ports.iter().any(|port| port.state == Some(PortState::Active)));
+    for function in machine.pci.iter().filter(|function| function.class_name() == "InfiniBand") {
+        let at = Some(function.address);
+        let has_devices = machine.rdma.iter().any(|device| device.pci == at)
+            || function.physical_function.is_some();
+        if !has_devices {
+            let why = "an InfiniBand adapter without an RDMA device: is its driver's RDMA part \
+                       (as mlx5_ib) loaded, and is this its network namespace?";
+            usable.pass_over(function.address.to_string(), why);
+        }
+    }
     for device in &machine.rdma {
         if device.ports.is_empty() {
             usable.pass_over(&device.name, "no port is known");

@@ -188,7 +188,8 @@ fn disk(
     Disk {
         name,
         number: info(object, "LinuxDeviceID"),
-        model: info(object, "Model"),
+        // A disk of a volume group has the group's identity here.
+        model: info(object, "Model").filter(|model| !model.starts_with("LVM PV")),
         size_bytes: size.and_then(|kibibytes| kibibytes.checked_mul(1024)),
         rotational: None,
         pci,

@@ -187,6 +187,11 @@ fn head(page: &mut Page, machine: &Machine) {
     for (what, cpus) in kinds(machine) {
         page.wrapped("", 2, &format!("{what} cores: cpus {cpus}"));
     }
+    let placed = machine.nodes.iter().fold(crate::CpuSet::new(), |all, n| all.union(&n.cpus));
+    let homeless = online.difference(&placed);
+    if !machine.nodes.is_empty() && !homeless.is_empty() {
+        page.wrapped("", 2, &format!("on no memory node that is online: cpus {homeless}"));
+    }
     if !machine.cpus.isolated.is_empty() {
         page.wrapped(
             "",

@@ -46,6 +46,9 @@ pub(super) fn read_online(reader: &Reader<'_>) -> Online {
     let online = cpu_list(reader, &format!("{CPUS}/online")).filter(|set| !set.is_empty());
     let online = online.unwrap_or_else(|| folders_online(reader, &folders));
     let online = if online.is_empty() { from_cpuinfo(reader) } else { online };
+    // A sandbox may hide all of these; what this thread may use is there in any case.
+    let own = || reader.tree.is_live().then(|| crate::pin::allowed_cpus().ok()).flatten();
+    let online = if online.is_empty() { own().unwrap_or_default() } else { online };
     if online.is_empty() {
         reader.tree.note(CPUS, "no cpu is known to be online");
     }
