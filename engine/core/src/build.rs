@@ -13,6 +13,7 @@ use crate::engine::{Engine, InlineEngine, StartHook};
 use crate::health::RailState;
 use crate::home::{Home, RailFacts};
 use crate::mail::SOURCE_RINGS;
+use crate::places::{NodeHook, Places, RailPlace};
 use crate::poller::{Poller, Port};
 use crate::schedule::RAILS_MAX;
 use crate::shared::{Clock, Desk, Impound, RailShared, Shared, SharedParts};
@@ -94,6 +95,7 @@ pub struct EngineBuilder<L> {
     cpus: Vec<Option<u32>>,
     hook: Option<StartHook>,
     pinned_endpoints: Vec<(String, String)>,
+    places: Places,
 }
 
 impl<L> fmt::Debug for EngineBuilder<L> {
@@ -116,7 +118,8 @@ impl<L: Link> EngineBuilder<L> {
     #[must_use]
     pub fn new(rails: Vec<Rail<L>>) -> Self {
         let (config, cpus, pinned_endpoints) = (EngineConfig::default(), Vec::new(), Vec::new());
-        EngineBuilder { rails, config, cpus, hook: None, pinned_endpoints }
+        let places = Places::default();
+        EngineBuilder { rails, config, cpus, hook: None, pinned_endpoints, places }
     }
 
     /// Settings.
@@ -140,6 +143,13 @@ impl<L: Link> EngineBuilder<L> {
         self
     }
 
+    /// Where each rail is, and what runs on a node's CPUs where the kernel refuses to place memory.
+    #[must_use]
+    pub fn places(mut self, of_rails: Vec<RailPlace>, on_node: Option<NodeHook>) -> Self {
+        self.places = Places::new(of_rails, on_node);
+        self
+    }
+
     /// Under endpoint affinity, `endpoint` belongs to the rail of this name.
     #[must_use]
     pub fn pin_endpoint(mut self, endpoint: impl Into<String>, rail: impl Into<String>) -> Self {
@@ -156,7 +166,7 @@ impl<L: Link> EngineBuilder<L> {
         L: 'static,
     {
         let (cpus, hook) = (self.cpus, self.hook);
-        let assembled = assemble(self.rails, self.config, Clock::Kernel)?;
+        let assembled = assemble(self.rails, self.config, Clock::Kernel, self.places)?;
         Ok(Engine::start(assembled, self.pinned_endpoints, &cpus, hook)?)
     }
 
@@ -165,7 +175,7 @@ impl<L: Link> EngineBuilder<L> {
     /// # Errors
     /// One variant per cause.
     pub fn build_inline(self) -> Result<InlineEngine<L>, BuildError> {
-        let assembled = assemble(self.rails, self.config, Clock::Kernel)?;
+        let assembled = assemble(self.rails, self.config, Clock::Kernel, self.places)?;
         Ok(InlineEngine::assemble(assembled, self.pinned_endpoints))
     }
 
@@ -176,7 +186,7 @@ impl<L: Link> EngineBuilder<L> {
     /// One variant per cause.
     pub fn build_virtual(self, start: Nanos) -> Result<InlineEngine<L>, BuildError> {
         let clock = Clock::Turns(start.0.into());
-        let assembled = assemble(self.rails, self.config, clock)?;
+        let assembled = assemble(self.rails, self.config, clock, self.places)?;
         Ok(InlineEngine::assemble(assembled, self.pinned_endpoints))
     }
 }
@@ -214,12 +224,15 @@ fn facts_of<L: Link>(
     rails: &[Rail<L>],
     config: &EngineConfig,
     regions: &Regions,
+    places: &Places,
 ) -> Result<(Vec<RailFacts>, Vec<Region>), BuildError> {
     let staging_bytes = usize::try_from(config.staging_bytes).unwrap_or(usize::MAX);
     let (mut facts, mut staged) = (Vec::new(), Vec::new());
-    for rail in rails {
+    for (index, rail) in rails.iter().enumerate() {
         let (info, limits) = (rail.control.info(), rail.link.limits());
-        let (staging, made) = Staging::new(regions, staging_bytes, info.node)?;
+        let place = places.of_rail(index);
+        let node = place.memory_node.or(place.node).or(info.node);
+        let (staging, made) = Staging::new(regions, places, staging_bytes, node)?;
         staged.extend(made);
         facts.push(RailFacts {
             weight: info.weight,
@@ -243,6 +256,7 @@ fn assemble<L: Link>(
     rails: Vec<Rail<L>>,
     config: EngineConfig,
     clock: Clock,
+    places: Places,
 ) -> Result<Assembled<L>, BuildError> {
     config.validate()?;
     let homes = check_rails(&rails)? as usize;
@@ -250,7 +264,7 @@ fn assemble<L: Link>(
     let regions_max =
         config.regions_max.saturating_add(u32::try_from(rails.len() * 3).unwrap_or(192));
     let regions = Regions::new(regions_max);
-    let (facts, staged) = facts_of(&rails, &config, &regions)?;
+    let (facts, staged) = facts_of(&rails, &config, &regions, &places)?;
     let pieces = Home::piece_ids_max(&facts, config.reads_max);
     let mail = mail_max(&facts, pieces, homes);
     let mut desks = Vec::new();
@@ -276,6 +290,7 @@ fn assemble<L: Link>(
         rails: rails.iter().map(rail_shared).collect(),
         route: rails.iter().map(|r| u16::try_from(r.poller).expect("at most 64")).collect(),
         staging: facts.iter().map(|facts| facts.staging.clone()).collect(),
+        places,
         impound,
     }));
     for region in &staged {

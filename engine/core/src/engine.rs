@@ -7,9 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use railring_catalog::{Placement, ValidPlacement};
-use railring_dma::{
-    HugePages, Pool, PoolError, PoolOptions, Region, RegionConfig, RegionError, Regions,
-};
+use railring_dma::{Pool, PoolError, PoolOptions, Region, RegionConfig, RegionError, Regions};
 use railring_transport::{Link, Nanos, RegisterError};
 use sq_cq::RingError;
 
@@ -17,6 +15,7 @@ use crate::build::Assembled;
 use crate::cancel::CancelToken;
 use crate::config::Waiting;
 use crate::object::{Object, ObjectInner, OpenError, Opened};
+use crate::places::PoolConfig;
 use crate::poller::{Control, Poller, Progress};
 use crate::ring::{Driver, Ring, RingConfig, RingPlace, WaitError};
 use crate::shared::{self, Shared, lock};
@@ -46,33 +45,6 @@ pub enum RingMakeError {
     /// The engine is shutting down or has failed.
     #[error("the engine is gone")]
     EngineGone,
-}
-
-/// Memory for reads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PoolConfig {
-    /// How many leases it holds.
-    pub slots: usize,
-    /// Bytes of each.
-    pub slot_bytes: usize,
-    /// Alignment of each, a power of two. Default 4,096, which direct I/O wants.
-    pub alignment: usize,
-    /// Huge pages or not. Default: where there are any.
-    pub huge_pages: HugePages,
-    /// The memory node to place it on. Default: where it is first touched.
-    pub node: Option<u32>,
-}
-
-impl Default for PoolConfig {
-    fn default() -> Self {
-        PoolConfig {
-            slots: 64,
-            slot_bytes: 1 << 20,
-            alignment: 4096,
-            huge_pages: HugePages::Try,
-            node: None,
-        }
-    }
 }
 
 /// Why there is no pool, or a region was not registered. Nothing stays registered.
@@ -181,9 +153,9 @@ impl EngineCore {
         };
         let mut wanted = RegionConfig::new(bytes);
         wanted.huge_pages = huge_pages;
-        wanted.node = node;
+        wanted.node = self.shared.places.node_of(node);
         self.check_registered(bytes as u64)?;
-        let region = self.shared.regions.allocate(wanted)?;
+        let region = self.shared.places.allocate(&self.shared.regions, wanted)?;
         let pool = Pool::new(&region, slot_bytes, PoolOptions { alignment })?;
         self.register(&region)?;
         Ok(pool)
@@ -460,6 +432,7 @@ fn poller_thread<L: Link>(
 ) {
     let pinned = hook.and_then(|hook| hook(start));
     let desk = &shared.desks[start.poller as usize];
+    desk.asked.store(start.cpu.map_or(0, |cpu| cpu + 1), Ordering::Relaxed);
     desk.pinned.store(pinned.map_or(0, |cpu| cpu + 1), Ordering::Relaxed);
     let waiting = shared.config.waiting;
     let run = std::panic::AssertUnwindSafe(|| {

@@ -19,6 +19,7 @@ mod loans;
 mod mail;
 mod memory;
 mod object;
+mod places;
 mod plan;
 mod poller;
 mod push;
@@ -41,11 +42,11 @@ pub use ease::{
     Verification, WaitRefused,
 };
 pub use engine::{
-    Engine, InlineEngine, MemoryError, NoSuchRail, PollerStart, PoolConfig, RingMakeError,
-    StartHook,
+    Engine, InlineEngine, MemoryError, NoSuchRail, PollerStart, RingMakeError, StartHook,
 };
 pub use health::RailHealth;
 pub use object::{Object, OpenError};
+pub use places::{NodeHook, PoolConfig, PoolNode, RailPlace};
 pub use poller::Progress;
 pub use push::{PushError, Refused};
 pub use read::{Destination, Read, SCATTER_LEASES_MAX, Scatter};

@@ -14,6 +14,7 @@ use crate::config::EngineConfig;
 use crate::health::RailState;
 use crate::mail::{Inbox, SOURCE_CONTROL};
 use crate::object::ObjectInner;
+use crate::places::Places;
 use crate::poller::Control;
 use crate::staging::Staging;
 use crate::stats::{EngineStats, HomeCounters, RailCounters, RailStats, latencies};
@@ -67,6 +68,8 @@ pub(crate) struct Desk {
     seats: Mutex<Vec<bool>>,
     pub(crate) rings: AtomicU32,
     pub(crate) counters: HomeCounters,
+    /// The CPU its thread was to be pinned to, plus one; 0 if to none.
+    pub(crate) asked: AtomicU32,
     /// The CPU its thread is pinned to, plus one; 0 if it is not pinned.
     pub(crate) pinned: AtomicU32,
 }
@@ -80,6 +83,7 @@ impl Desk {
             seats: Mutex::new(vec![false; rings_max as usize]),
             rings: AtomicU32::new(0),
             counters: HomeCounters::default(),
+            asked: AtomicU32::new(0),
             pinned: AtomicU32::new(0),
         }
     }
@@ -236,6 +240,7 @@ pub(crate) struct Shared {
     /// The poller of each rail.
     pub(crate) route: Box<[u16]>,
     pub(crate) staging: Box<[Staging]>,
+    pub(crate) places: Places,
     pub(crate) impound: Arc<Impound>,
     pieces: Budget,
     bytes: Budget,
@@ -273,6 +278,7 @@ pub(crate) struct SharedParts {
     pub(crate) rails: Box<[Arc<RailShared>]>,
     pub(crate) route: Box<[u16]>,
     pub(crate) staging: Box<[Staging]>,
+    pub(crate) places: Places,
     pub(crate) impound: Arc<Impound>,
 }
 
@@ -290,6 +296,7 @@ impl Shared {
             rails: parts.rails,
             route: parts.route,
             staging: parts.staging,
+            places: parts.places,
             impound: parts.impound,
             pieces: Budget::new(pieces),
             bytes: Budget::new(limits.bytes_max),
@@ -507,6 +514,7 @@ impl Shared {
             reads_in_progress: sum(|c| &c.reads_in_progress),
             registered_bytes: self.registered_bytes.load(Ordering::Relaxed),
             impounded_bytes: self.regions.stats().impounded_bytes,
+            regions_misplaced: self.places.misplaced(),
         }
     }
 
@@ -523,9 +531,14 @@ impl Shared {
         let (shared, counters) = (&self.rails[rail], &self.rails[rail].counters);
         let (staging_used_bytes, staging_bytes) = self.staging[rail].gauge();
         let poller = self.route[rail];
-        let pinned = self.desks[usize::from(poller)].pinned.load(Ordering::Relaxed);
+        let desk = &self.desks[usize::from(poller)];
+        let cpu = |plus_one: &AtomicU32| plus_one.load(Ordering::Relaxed).checked_sub(1);
+        let (info, place) = (self.controls[rail].info(), self.places.of_rail(rail));
         RailStats {
-            info: self.controls[rail].info(),
+            node: place.node.or(info.node),
+            memory_node: place.memory_node,
+            memory: self.staging[rail].placement(),
+            info,
             health: shared.state.health(),
             cooldown_left: Duration::from_nanos(
                 shared.state.cooling_until().since(self.clock.now()),
@@ -551,7 +564,8 @@ impl Shared {
             latency: latencies(counters),
             link: lock(&shared.link).clone(),
             poller: poller.into(),
-            pinned_cpu: pinned.checked_sub(1),
+            asked_cpu: cpu(&desk.asked),
+            pinned_cpu: cpu(&desk.pinned),
         }
     }
 }

@@ -4,8 +4,10 @@
 //! sizes: a small block, the default block, and the largest block or table.
 
 use railring_dma::{
-    Lease, Pool, PoolError, PoolOptions, Region, RegionConfig, RegionError, Regions,
+    Lease, Placement, Pool, PoolError, PoolOptions, Region, RegionConfig, RegionError, Regions,
 };
+
+use crate::places::Places;
 
 /// Slot sizes, in bytes: two 4 KiB blocks, a default block, the largest block or table; each with
 /// room for a device's alignment.
@@ -36,6 +38,7 @@ impl Staging {
     /// `bytes` for each size class, on `node` where one is named.
     pub(crate) fn new(
         regions: &Regions,
+        places: &Places,
         bytes: usize,
         node: Option<u32>,
     ) -> Result<(Self, Vec<Region>), StagingError> {
@@ -43,7 +46,7 @@ impl Staging {
         let mut class = |slot_bytes: usize| -> Result<Pool, StagingError> {
             let mut config = RegionConfig::new(bytes.max(slot_bytes));
             config.node = node;
-            let region = regions.allocate(config)?;
+            let region = places.allocate(regions, config)?;
             let pool = Pool::new(&region, slot_bytes, PoolOptions::default())?;
             made.push(region);
             Ok(pool)
@@ -55,6 +58,11 @@ impl Staging {
     /// A buffer of at least `bytes`; `None` when all that are large enough are in use.
     pub(crate) fn take(&self, bytes: u64) -> Option<Lease> {
         self.classes.iter().filter(|pool| pool.slot_bytes() as u64 >= bytes).find_map(Pool::take)
+    }
+
+    /// Where the memory lies.
+    pub(crate) fn placement(&self) -> Placement {
+        self.classes[0].region().placement()
     }
 
     /// Bytes in use and in all.

@@ -210,8 +210,16 @@ pub struct RailStats {
     pub latency: Latencies,
     /// The link's own counters.
     pub link: LinkStats,
+    /// The memory node it is nearest to, by the plan or by its transport.
+    pub node: Option<u32>,
+    /// The node that its buffers were to lie on, by the plan.
+    pub memory_node: Option<u32>,
+    /// Where its staging memory lies: the node, or the kernel's refusal.
+    pub memory: railring_dma::Placement,
     /// The poller that drives it.
     pub poller: u32,
+    /// The CPU that poller was to be pinned to; `None` if to no single one.
+    pub asked_cpu: Option<u32>,
     /// The CPU that poller is pinned to, as read back; `None` if it is not pinned.
     pub pinned_cpu: Option<u32>,
 }
@@ -232,7 +240,16 @@ impl fmt::Display for RailStats {
             quantile(0.99),
             self.failed,
             self.in_flight,
-        )
+        )?;
+        if let Some(node) = self.node {
+            write!(f, ", node {node}")?;
+        }
+        write!(f, ", poller {}", self.poller)?;
+        match (self.pinned_cpu, self.asked_cpu) {
+            (Some(cpu), _) => write!(f, " on cpu {cpu}"),
+            (None, Some(asked)) => write!(f, " not pinned (cpu {asked} was asked for)"),
+            (None, None) => Ok(()),
+        }
     }
 }
 
@@ -267,6 +284,8 @@ pub struct EngineStats {
     pub registered_bytes: u64,
     /// Bytes impounded because quiet could not be proved.
     pub impounded_bytes: u64,
+    /// Memory regions that the kernel refused to place on their node; first touch decided.
+    pub regions_misplaced: u64,
 }
 
 pub(crate) fn latencies(counters: &RailCounters) -> Latencies {
