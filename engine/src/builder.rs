@@ -3,22 +3,25 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
-use railring_core::{
-    BuildError, EngineBuilder as CoreBuilder, EngineConfig, PollerStart, Rail, StartHook,
-};
-use railring_topology::{CpuId, CpuSet, PinError, allowed_cpus, pin_current_thread};
-
+use railring_core::{BuildError, EngineBuilder as CoreBuilder, EngineConfig, PollerStart, Rail};
+use railring_topology::assign::{Pin, Placement, Policy as Place};
+use railring_topology::plan::PassedOver;
+use railring_topology::{AssignError, CpuId, CpuSet, DiscoverError, NodeId, Plan, allowed_cpus};
 use railring_uring::with_signals_blocked;
 
 use crate::link::AnyLink;
+use crate::place::{self, Planned};
 use crate::rails::RailSet;
+use crate::seats::{Seat, Seats, UserHook, node_hook, show, start_hook};
 
 /// Where pollers run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Pinning {
-    /// Each poller on an allowed CPU of its own, the last ones first; none if the process may use
-    /// only one. A poller that cannot be pinned runs anyway and shows it in the stats.
+    /// By the machine's plan, if the rails were discovered or the builder was told where to place
+    /// them. Otherwise each poller on an allowed CPU of its own, the last ones first; none if the
+    /// process may use only one. A poller that cannot be pinned runs anyway and shows it in the
+    /// stats.
     Auto,
     /// The scheduler decides.
     Unpinned,
@@ -42,21 +45,32 @@ pub enum EngineError {
     /// It could not be built.
     #[error(transparent)]
     Build(#[from] BuildError),
-    /// A CPU that was asked for cannot be used, and the builder was told to be strict.
-    #[error("cannot pin a poller to cpu {cpu}: {source}")]
-    Pin {
-        /// The CPU.
-        cpu: u32,
-        /// The cause.
-        source: PinError,
+    /// The machine could not be read.
+    #[error(transparent)]
+    Discover(#[from] DiscoverError),
+    /// The machine has not what the builder or the rails ask for.
+    #[error(transparent)]
+    Assign(#[from] AssignError),
+    /// There are devices, and none that this build can use.
+    #[error("no rail of this machine can be used: {why}")]
+    NoUsableRails {
+        /// Each device, with why.
+        why: String,
     },
-    /// CPUs that are not among those this process may use, and the builder was told to be strict.
-    #[error("cpus {missing} are not among those this process may use ({allowed})")]
-    NotAllowed {
-        /// What was asked for and is not allowed.
-        missing: CpuSet,
-        /// What is.
-        allowed: CpuSet,
+    /// A poller does not run where it was to, and the builder was told to be strict.
+    #[error(
+        "poller {poller} was to run on cpus {asked} and may run on {got}{why}; choose among those, \
+         widen the cpuset, or do not be strict"
+    )]
+    NotPinned {
+        /// The poller.
+        poller: u32,
+        /// Where it was to run.
+        asked: CpuSet,
+        /// Where it may run, as read back; `any` if that cannot be read.
+        got: String,
+        /// What the kernel said, if it refused.
+        why: String,
     },
 }
 
@@ -71,16 +85,7 @@ pub struct EngineBuilder {
     pollers: Option<u32>,
     pinned_endpoints: Vec<(String, String)>,
     hook: Option<UserHook>,
-}
-
-/// The embedder's own start hook.
-#[derive(Clone)]
-struct UserHook(Arc<dyn Fn(PollerStart) + Send + Sync>);
-
-impl std::fmt::Debug for UserHook {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("start hook")
-    }
+    place: Place,
 }
 
 impl EngineBuilder {
@@ -93,6 +98,7 @@ impl EngineBuilder {
             pollers: None,
             pinned_endpoints: Vec::new(),
             hook: None,
+            place: Place::default(),
         }
     }
 
@@ -114,14 +120,52 @@ impl EngineBuilder {
         self
     }
 
+    /// Where rails, pollers and memory go, all at once: CPUs, nodes, pins, placement, strictness.
+    /// Which rails there are was decided by the [`RailSet`]; that part is not looked at. With any
+    /// wish the machine is read when the engine is built, unless the rails were discovered.
+    pub fn place(mut self, place: Place) -> Self {
+        self.place = place;
+        self
+    }
+
+    /// Pollers run on these CPUs only, also isolated ones.
+    pub fn cpus(mut self, cpus: CpuSet) -> Self {
+        self.place.cpus = Some(cpus);
+        self
+    }
+
+    /// Pollers run on this memory node's CPUs only.
+    pub fn node(mut self, node: NodeId) -> Self {
+        self.place.node = Some(node);
+        self
+    }
+
+    /// Buffers lie on this memory node.
+    pub fn memory_node(mut self, node: NodeId) -> Self {
+        self.place.memory_node = Some(node);
+        self
+    }
+
+    /// The poller of a rail, by its name or number, runs on this CPU.
+    pub fn pin(mut self, rail: impl Into<String>, cpu: CpuId) -> Self {
+        self.place.pins.push(Pin { rail: rail.into(), cpu });
+        self
+    }
+
+    /// How pollers are put on cores. Default: one per rail, near it.
+    pub fn placement(mut self, placement: Placement) -> Self {
+        self.place.placement = placement;
+        self
+    }
+
     /// What happens when a poller cannot be pinned. Default: it runs unpinned.
     pub fn strictness(mut self, strictness: Strictness) -> Self {
         self.strictness = strictness;
         self
     }
 
-    /// How many pollers share the rails. Default: one per rail, but one fewer than the CPUs this
-    /// process may use (one is for the caller), and at least one.
+    /// How many pollers share the rails. Default: as the plan says; without one, one per rail, but
+    /// one fewer than the CPUs this process may use (one is for the caller), and at least one.
     pub fn pollers(mut self, pollers: u32) -> Self {
         self.pollers = Some(pollers.max(1));
         self
@@ -139,103 +183,126 @@ impl EngineBuilder {
         self
     }
 
-    fn core(self, pollers: u32) -> CoreBuilder<AnyLink> {
-        let rails = self
-            .rails
-            .rails
-            .into_iter()
-            .zip((0..pollers).cycle())
-            .map(|(rail, poller)| Rail { control: rail.control, link: rail.link, poller })
+    /// Rails with the poller of each.
+    fn core(self, pollers_of_rails: &[u32], planned: Option<&Planned>) -> CoreBuilder<AnyLink> {
+        let rails = self.rails.rails.into_iter().zip(pollers_of_rails);
+        let rails = rails
+            .map(|(rail, &poller)| Rail { control: rail.control, link: rail.link, poller })
             .collect();
         let core = CoreBuilder::new(rails).config(self.config);
+        let core = match planned {
+            Some(planned) => core.places(planned.places(), Some(node_hook(&planned.machine))),
+            None => core,
+        };
         self.pinned_endpoints
             .into_iter()
             .fold(core, |core, (endpoint, rail)| core.pin_endpoint(endpoint, rail))
+    }
+
+    /// The plan, if there is a reason for one. Rails that were found and cannot be used are named.
+    fn plan(&mut self) -> Result<Option<Planned>, EngineError> {
+        if self.rails.is_empty() && !self.rails.unused().is_empty() {
+            let one = |rail: &PassedOver| format!("{}: {}", rail.name, rail.why);
+            let why = self.rails.unused().iter().map(one).collect::<Vec<_>>().join("; ");
+            return Err(EngineError::NoUsableRails { why });
+        }
+        self.place.pollers_max =
+            self.pollers.and_then(|most| usize::try_from(most).ok()).or(self.place.pollers_max);
+        place::plan(&mut self.rails, &self.place)
+    }
+
+    /// Without a plan: rails take the pollers in turn.
+    fn in_turn(&self, allowed: &CpuSet) -> Vec<u32> {
+        let spare = u32::try_from(allowed.len().saturating_sub(1)).unwrap_or(u32::MAX);
+        let rails = u32::try_from(self.rails.len()).unwrap_or(u32::MAX).max(1);
+        let pollers = self.pollers.unwrap_or(rails.min(spare.max(1))).min(rails);
+        (0..pollers).cycle().take(self.rails.len()).collect()
     }
 
     /// Starts an engine whose pollers are threads.
     ///
     /// # Errors
     /// One variant per cause; nothing stays running.
-    pub fn build(self) -> Result<Engine, EngineError> {
+    pub fn build(mut self) -> Result<Engine, EngineError> {
+        let planned = self.plan()?;
         let allowed = allowed_cpus().unwrap_or_default();
-        let spare = u32::try_from(allowed.len().saturating_sub(1)).unwrap_or(u32::MAX);
-        let rails = u32::try_from(self.rails.len()).unwrap_or(u32::MAX).max(1);
-        let pollers = self.pollers.unwrap_or(rails.min(spare.max(1))).min(rails);
-        let cpus = self.choose_cpus(&allowed, pollers)?;
-        let hook = start_hook(self.hook.clone());
-        let core = self.core(pollers).cpus(cpus).on_poller_start(hook);
+        let (of_rails, mut seats) = match &planned {
+            Some(planned) => (planned.pollers_of_rails(), planned.seats()),
+            None => (self.in_turn(&allowed), Vec::new()),
+        };
+        if planned.is_none() || self.pinning != Pinning::Auto {
+            seats = place::seats(&self.pinning, &allowed, &self.rails.names(), &of_rails);
+        }
+        let is_strict = self.strictness == Strictness::Strict
+            || planned.as_ref().is_some_and(Planned::is_strict);
+        let disabled = self.rails.disabled();
+        let seats = Seats::new(seats);
+        let hook = start_hook(seats.clone(), self.hook.clone());
+        let core = self.core(&of_rails, planned.as_ref());
+        let core = core.cpus(seats.cpus()).on_poller_start(hook);
         // Threads inherit the mask of whoever makes them; the caller's own is as before afterwards.
         let core = with_signals_blocked(|| core.build()).map_err(BuildError::Io)??;
-        Ok(Engine { core })
+        let seats = seats.taken();
+        if is_strict {
+            check(&seats)?;
+        }
+        for name in disabled {
+            core.set_enabled(&name, false).expect("the rail is one of the engine's");
+        }
+        Ok(Engine { core, seats, plan: planned.map(|planned| planned.plan) })
     }
 
-    /// An engine without threads, whose turns the caller makes.
+    /// An engine without threads, whose turns the caller makes. Where it runs is the caller's
+    /// choice; memory goes where the plan says.
     ///
     /// # Errors
     /// One variant per cause.
-    pub fn build_inline(self) -> Result<InlineEngine, EngineError> {
-        Ok(self.core(1).build_inline()?)
-    }
-
-    fn choose_cpus(&self, allowed: &CpuSet, pollers: u32) -> Result<Vec<Option<u32>>, EngineError> {
-        let pollers = pollers as usize;
-        match &self.pinning {
-            Pinning::Unpinned => Ok(vec![None; pollers]),
-            Pinning::Auto if allowed.len() < 2 => Ok(vec![None; pollers]),
-            Pinning::Auto => {
-                let mut cpus: Vec<u32> = allowed.iter().map(|cpu| u32::from(cpu.0)).collect();
-                cpus.reverse();
-                cpus.pop();
-                Ok(cpus.into_iter().cycle().take(pollers).map(Some).collect())
-            }
-            Pinning::Cpus(cpus) => {
-                let asked: CpuSet =
-                    cpus.iter().filter_map(|&cpu| u16::try_from(cpu).ok()).map(CpuId).collect();
-                let missing = asked.difference(allowed);
-                let strict = self.strictness == Strictness::Strict;
-                if strict && (!missing.is_empty() || asked.is_empty()) {
-                    return Err(EngineError::NotAllowed { missing, allowed: allowed.clone() });
-                }
-                if cpus.is_empty() {
-                    return Ok(vec![None; pollers]);
-                }
-                Ok(cpus.iter().copied().map(Some).cycle().take(pollers).collect())
-            }
+    pub fn build_inline(mut self) -> Result<InlineEngine, EngineError> {
+        let planned = self.plan()?;
+        let (of_rails, disabled) = (vec![0; self.rails.len()], self.rails.disabled());
+        let engine = self.core(&of_rails, planned.as_ref()).build_inline()?;
+        for name in disabled {
+            engine.set_enabled(&name, false).expect("the rail is one of the engine's");
         }
+        Ok(engine)
     }
 }
 
-/// Pins the thread it runs on and reads back what came of it.
-fn start_hook(user: Option<UserHook>) -> StartHook {
-    Arc::new(move |start| {
-        let pinned = start.cpu.and_then(pin_to);
-        if start.cpu.is_some() && pinned.is_none() {
-            tracing::warn!(poller = start.poller, cpu = start.cpu, "a poller runs unpinned");
-        }
-        if let Some(UserHook(hook)) = &user {
-            hook(start);
-        }
-        pinned
+/// Refuses an engine of which a poller does not run where it was to.
+fn check(seats: &[Seat]) -> Result<(), EngineError> {
+    let Some(seat) = seats.iter().find(|seat| !seat.is_exact()) else { return Ok(()) };
+    Err(EngineError::NotPinned {
+        poller: seat.poller,
+        asked: seat.asked.clone().unwrap_or_default(),
+        got: show(seat.got.as_ref()),
+        why: seat.why.as_ref().map_or(String::new(), |why| format!(" ({why})")),
     })
-}
-
-fn pin_to(cpu: u32) -> Option<u32> {
-    let cpu = CpuId(u16::try_from(cpu).ok()?);
-    let pinned = pin_current_thread(cpu).ok()?;
-    pinned.is_exact().then_some(u32::from(cpu.0))
 }
 
 /// An engine with threads. `Send + Sync`; see [`railring_core::Engine`] for what it does.
 #[derive(Debug)]
 pub struct Engine {
     core: railring_core::Engine,
+    seats: Vec<Seat>,
+    plan: Option<Plan>,
 }
 
 impl Engine {
     /// Begins to build an engine.
     pub fn builder() -> EngineBuilder {
         EngineBuilder::new()
+    }
+
+    /// Where each poller was to run, and where it does, read back when it started.
+    #[must_use]
+    pub fn seats(&self) -> &[Seat] {
+        &self.seats
+    }
+
+    /// The plan it was built by, with the reasons; `None` if it was built without one.
+    #[must_use]
+    pub fn plan(&self) -> Option<&Plan> {
+        self.plan.as_ref()
     }
 }
 

@@ -78,14 +78,18 @@
 #![forbid(unsafe_code)]
 
 mod builder;
+mod discover;
 mod link;
+mod place;
 mod rails;
 mod reader;
+mod seats;
 
 pub use builder::{Engine, EngineBuilder, EngineError, InlineEngine, Pinning, Strictness};
 pub use link::AnyLink;
 pub use rails::{RailError, RailSet};
 pub use reader::{ReadBytes, ReadFuture, Reader, ReaderConfig, ReaderError};
+pub use seats::Seat;
 
 pub use railring_catalog as catalog;
 pub use railring_dma as dma;
@@ -102,9 +106,9 @@ pub use railring_core::{
     BlockingReader, BlockingReaderConfig, BlockingReaderError, BuildError, CancelToken,
     CancelledBy, Completion, ConfigError, Destination, Drive, EngineConfig, EngineStats, HeldBy,
     Latencies, Limits, MemoryError, NoSuchRail, Object, OpenError, Policy, PollerStart, PoolConfig,
-    Progress, PublishGate, PushError, PushWaitError, RailHealth, RailStats, Read, ReadIntoError,
-    ReadOptions, Recheck, Refused, Ring, RingConfig, RingMakeError, Scatter, StripeFailure,
-    Threads, Verification, WaitError, WaitRefused, Waiting,
+    PoolNode, Progress, PublishGate, PushError, PushWaitError, RailHealth, RailStats, Read,
+    ReadIntoError, ReadOptions, Recheck, Refused, Ring, RingConfig, RingMakeError, Scatter,
+    StripeFailure, Threads, Verification, WaitError, WaitRefused, Waiting,
 };
 pub use railring_dma::{Lease, Pool};
 pub use railring_store::Store;

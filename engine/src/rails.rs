@@ -1,4 +1,5 @@
-//! Which rails an engine has: local directories, RDMA ports, and null rails for measuring.
+//! Which rails an engine has: local directories, RDMA ports, and null rails for measuring. Those of
+//! the machine's plan are in `discover.rs`.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -6,8 +7,10 @@ use std::sync::Arc;
 
 use railring_file::{FileRail, FileRailError, FileRailOptions};
 use railring_sim::{NullConfig, NullRail, RailConfigError};
-use railring_topology::RailSpec;
+use railring_topology::assign::{AssignError, Policy};
+use railring_topology::plan::PassedOver;
 use railring_topology::railspec::RailTarget;
+use railring_topology::{DiscoverError, Machine, RailSpec};
 use railring_transport::RailControl;
 
 use crate::link::AnyLink;
@@ -44,18 +47,32 @@ pub enum RailError {
     /// A null rail makes no sense.
     #[error(transparent)]
     Null(#[from] RailConfigError),
+    /// The machine could not be read.
+    #[error(transparent)]
+    Discover(#[from] DiscoverError),
+    /// The machine has no such plan.
+    #[error(transparent)]
+    Assign(#[from] AssignError),
 }
 
 /// Both halves of one rail.
 pub(crate) struct AnyRail {
     pub(crate) control: Arc<dyn RailControl>,
     pub(crate) link: AnyLink,
+    /// What it is to the machine's plan.
+    pub(crate) spec: RailSpec,
 }
 
 /// The rails of an engine to be built, in the order in which CQEs number them.
 #[derive(Default)]
 pub struct RailSet {
     pub(crate) rails: Vec<AnyRail>,
+    /// The machine they were found on; none for rails given by hand.
+    pub(crate) machine: Option<Machine>,
+    /// What the caller decided about their places.
+    pub(crate) policy: Policy,
+    pub(crate) unused: Vec<PassedOver>,
+    pub(crate) passed_over: Vec<PassedOver>,
 }
 
 impl fmt::Debug for RailSet {
@@ -96,10 +113,21 @@ impl RailSet {
         options: FileRailOptions,
     ) -> Result<Self, RailError> {
         let directory = directory.as_ref();
+        let spec = RailSpec::new(RailTarget::File(directory.display().to_string()));
+        self.push_file(directory, options, spec)?;
+        Ok(self)
+    }
+
+    pub(crate) fn push_file(
+        &mut self,
+        directory: &Path,
+        options: FileRailOptions,
+        spec: RailSpec,
+    ) -> Result<(), RailError> {
         let (control, link) = FileRail::open(directory, options)
             .map_err(|source| RailError::File { directory: directory.to_owned(), source })?;
-        self.rails.push(AnyRail { control, link: AnyLink::File(Box::new(link)) });
-        Ok(self)
+        self.rails.push(AnyRail { control, link: AnyLink::File(Box::new(link)), spec });
+        Ok(())
     }
 
     /// Adds a null rail.
@@ -107,9 +135,19 @@ impl RailSet {
     /// # Errors
     /// An option makes no sense.
     pub fn null(mut self, config: NullConfig) -> Result<Self, RailError> {
-        let (control, link) = NullRail::new(config)?;
-        self.rails.push(AnyRail { control, link: AnyLink::Null(link) });
+        let spec = RailSpec::new(RailTarget::Null(config.name.clone()));
+        self.push_null(config, spec)?;
         Ok(self)
+    }
+
+    pub(crate) fn push_null(
+        &mut self,
+        config: NullConfig,
+        spec: RailSpec,
+    ) -> Result<(), RailError> {
+        let (control, link) = NullRail::new(config)?;
+        self.rails.push(AnyRail { control, link: AnyLink::Null(link), spec });
+        Ok(())
     }
 
     /// Adds a verbs rail.
@@ -118,44 +156,70 @@ impl RailSet {
     /// The device, port or address cannot be used, or an option makes no sense.
     #[cfg(feature = "verbs")]
     pub fn verbs(mut self, options: railring_verbs::VerbsRailOptions) -> Result<Self, RailError> {
-        let device = options.device.clone();
-        let (control, link) = railring_verbs::VerbsRail::open(options)
-            .map_err(|source| RailError::Verbs { device, source })?;
-        self.rails.push(AnyRail { control, link: AnyLink::Verbs(Box::new(link)) });
+        let target = RailTarget::Rdma(options.device.clone());
+        let spec = RailSpec { port: options.port, gid: options.gid, ..RailSpec::new(target) };
+        self.push_verbs(options, spec)?;
         Ok(self)
     }
 
+    #[cfg(feature = "verbs")]
+    fn push_verbs(
+        &mut self,
+        options: railring_verbs::VerbsRailOptions,
+        spec: RailSpec,
+    ) -> Result<(), RailError> {
+        let device = options.device.clone();
+        let (control, link) = railring_verbs::VerbsRail::open(options)
+            .map_err(|source| RailError::Verbs { device, source })?;
+        self.rails.push(AnyRail { control, link: AnyLink::Verbs(Box::new(link)), spec });
+        Ok(())
+    }
+
     /// Adds a rail given by hand (`mlx5_0:1`, `file:/data`), as the command line and the
-    /// configuration name them. Where its poller runs is not decided here, and `enabled=off` is the
-    /// caller's to act on once the engine is there.
+    /// configuration name them. A poller's `cpu`, a `node` and a `memory-node` are seen to when the
+    /// engine is built, and so is `enabled=off`.
     ///
     /// # Errors
     /// The rail cannot be made, or not in this build.
-    pub fn spec(self, spec: &RailSpec) -> Result<Self, RailError> {
+    pub fn spec(mut self, spec: &RailSpec) -> Result<Self, RailError> {
         let unsupported = |why| RailError::Unsupported { rail: spec.to_string(), why };
         match &spec.target {
-            RailTarget::Rdma(device) => self.rdma(device, spec),
-            RailTarget::File(directory) => {
-                let mut options = FileRailOptions { name: spec.name.clone(), ..Default::default() };
-                options.weight = spec.weight.unwrap_or(options.weight);
-                self.file(directory, options)
-            }
+            RailTarget::Rdma(device) => self.rdma(device, spec)?,
+            RailTarget::File(directory) => self.file_spec(directory, None, spec)?,
             RailTarget::TcpInterface(_) | RailTarget::TcpAddress(_) => {
-                Err(unsupported("this version has no TCP rails"))
+                return Err(unsupported("this version has no TCP rails"));
             }
             RailTarget::Simulated(_) | RailTarget::Null(_) => {
-                Err(unsupported("such rails are for measuring and tests, not for reading objects"))
+                let why = "such rails are for measuring and tests, not for reading objects";
+                return Err(unsupported(why));
             }
         }
+        Ok(self)
+    }
+
+    pub(crate) fn file_spec(
+        &mut self,
+        directory: &str,
+        node: Option<u32>,
+        spec: &RailSpec,
+    ) -> Result<(), RailError> {
+        if !spec.endpoints.is_empty() {
+            let why = "a directory's rail reaches what lies in it; leave the endpoints out";
+            return Err(RailError::Unsupported { rail: spec.to_string(), why });
+        }
+        let known = FileRailOptions::default();
+        let weight = spec.weight.unwrap_or(known.weight);
+        let options = FileRailOptions { name: spec.name.clone(), weight, node, ..known };
+        self.push_file(Path::new(directory), options, spec.clone())
     }
 
     #[cfg(feature = "verbs")]
-    fn rdma(self, device: &str, spec: &RailSpec) -> Result<Self, RailError> {
-        self.verbs(verbs_options(device, spec)?)
+    pub(crate) fn rdma(&mut self, device: &str, spec: &RailSpec) -> Result<(), RailError> {
+        self.push_verbs(verbs_options(device, spec)?, spec.clone())
     }
 
     #[cfg(not(feature = "verbs"))]
-    fn rdma(self, _device: &str, spec: &RailSpec) -> Result<Self, RailError> {
+    pub(crate) fn rdma(&mut self, _device: &str, spec: &RailSpec) -> Result<(), RailError> {
         let why = "this build has no RDMA rails; build with the cargo feature verbs \
                    (needs libibverbs-dev, librdmacm-dev, libclang-dev and pkg-config)";
         Err(RailError::Unsupported { rail: spec.to_string(), why })
