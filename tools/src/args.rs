@@ -5,6 +5,7 @@ mod topo;
 
 use std::path::PathBuf;
 
+pub(crate) use place::{PlaceArgs, RailCount};
 pub(crate) use topo::{CaptureArgs, SourceArgs, TopoArgs, TopoCommand};
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueHint};
@@ -143,6 +144,8 @@ pub(crate) struct GetArgs {
     /// Where to write; `-` is standard output, which is also the default unless it is a terminal.
     #[arg(long, short, value_name = "FILE|-", value_hint = ValueHint::FilePath)]
     pub(crate) output: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) place: PlaceArgs,
     /// Print a summary as JSON, on standard error if the object goes to standard output.
     #[command(flatten)]
     pub(crate) format: FormatArgs,
@@ -214,6 +217,8 @@ pub(crate) struct VerifyArgs {
     #[command(flatten)]
     pub(crate) store: ReadStoreArgs,
     #[command(flatten)]
+    pub(crate) place: PlaceArgs,
+    #[command(flatten)]
     pub(crate) format: FormatArgs,
 }
 
@@ -232,6 +237,8 @@ pub(crate) struct DemoArgs {
     /// Where to make the two directories; by default $TMPDIR, or beside this program.
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) place: PlaceArgs,
     #[command(flatten)]
     pub(crate) format: FormatArgs,
 }
@@ -395,6 +402,8 @@ pub(crate) struct BenchOptions {
     /// Where files to read are made (1 GiB); by default beside this program.
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) place: PlaceArgs,
     #[command(flatten)]
     pub(crate) format: FormatArgs,
 }

@@ -5,6 +5,7 @@ mod bench;
 mod cmd;
 mod heap;
 mod output;
+mod placed;
 mod reader;
 mod signals;
 mod simulated;

@@ -8,10 +8,12 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, anyhow, bail};
 use railring::catalog::checksum::Hex;
 use railring::{
-    Completion, Engine, Lease, Object, Pool, PoolConfig, Proof, RailSet, RailStats, Read, Ring,
-    RingConfig, Status,
+    Completion, Engine, Lease, Object, Pool, PoolConfig, Proof, RailStats, Read, Ring, RingConfig,
+    Status,
 };
 
+use crate::args::PlaceArgs;
+use crate::placed;
 use crate::signals::Stop;
 
 /// A ring that nothing comes out of for so long still gets looked after: the stop is checked.
@@ -94,8 +96,8 @@ enum Slot {
 }
 
 impl Reader {
-    pub(crate) fn open(directories: &[PathBuf], flight: Flight) -> Result<Self> {
-        let engine = Engine::builder().rails(RailSet::directories(directories)?).build()?;
+    pub(crate) fn open(directories: &[PathBuf], flight: Flight, place: &PlaceArgs) -> Result<Self> {
+        let engine = placed::engine(directories, place)?;
         let slots = u32::try_from(flight.reads).context("too many reads in flight")?;
         // Room for every read of the flight, each of as many stripes as it may have.
         let cq_entries = slots.saturating_mul(STRIPES_MAX as u32).next_power_of_two();

@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, anyhow, bail};
 use railring::store::PutOptions;
 use railring::{
-    Engine, InlineEngine, Lease, Object, Placement, Pool, PoolConfig, RailSet, RailStats, Read,
-    Ring, RingConfig, Store,
+    InlineEngine, Lease, Object, Placement, Pool, PoolConfig, RailSet, RailStats, Read, Ring,
+    RingConfig, Store,
 };
 
+use super::places::Places;
 use super::rig::per_second;
 use crate::signals::Stop;
 
@@ -119,10 +120,10 @@ pub(super) struct How {
 }
 
 impl Disk {
-    pub(super) fn open(stored: &Stored, how: How) -> Result<Self> {
+    pub(super) fn open(places: &Places, stored: &Stored, how: How) -> Result<Self> {
         let How { depth, read_bytes, order, verify, between } = how;
         let rails = RailSet::directories([&stored.directory])?;
-        let engine = Engine::builder().rails(rails).build_inline()?;
+        let engine = places.inline(rails).build_inline()?;
         let object = engine.open(&stored.placement)?;
         let entries = u32::try_from(depth)?.next_power_of_two();
         let sizes =

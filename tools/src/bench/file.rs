@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use anyhow::Result;
 
+use super::Bench;
 use super::disk::{Between, Disk, How, Order, Stored, Verify};
 use super::fio::{self, Job, Report};
+use super::places::Places;
 use super::rig::quantile;
 use super::row::{Pairs, Row, Target, median};
-use super::{Bench, pin};
 use crate::units::{Time, ratio};
 
 /// Far more than a disk's own cache; direct I/O does not see the page cache.
@@ -43,14 +44,14 @@ struct Group<'a, 'b> {
 }
 
 pub(super) fn run(bench: &mut Bench<'_>) -> Result<()> {
-    pin(bench.cores.caller)?;
+    bench.take_place()?;
     let time = bench.time();
     let is_trial = bench.options.seconds < 0.5;
     let bytes = if is_trial { OBJECT_BYTES_SMALL } else { OBJECT_BYTES };
     bench.begin("file: writing the file")?;
     let stored = Stored::new(bench.place()?, bytes, bench.stop)?;
     let peer = fio::version().map_err(|error| error.to_string());
-    let is_direct = is_direct(&stored)?;
+    let is_direct = is_direct(&bench.places, &stored)?;
     let mut group = Group { bench, stored, peer, time, is_direct };
     group.random("file-4k", Target::RatioAtLeast(0.97))?;
     group.sequential()?;
@@ -61,8 +62,8 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<()> {
     in_memory(bench, peer, time, if is_trial { OBJECT_BYTES_SMALL } else { MEMORY_BYTES })
 }
 
-fn is_direct(stored: &Stored) -> Result<bool> {
-    let mut disk = Disk::open(stored, How { depth: 1, ..SMALL })?;
+fn is_direct(places: &Places, stored: &Stored) -> Result<bool> {
+    let mut disk = Disk::open(places, stored, How { depth: 1, ..SMALL })?;
     Ok(disk.counters()?.0.link.backend.contains("O_DIRECT") && !backend_is_buffered(&mut disk)?)
 }
 
@@ -87,7 +88,7 @@ fn in_memory(
         }
     };
     let stored = Stored::new(place, bytes, bench.stop)?;
-    let is_direct = is_direct(&stored)?;
+    let is_direct = is_direct(&bench.places, &stored)?;
     Group { bench, stored, peer, time, is_direct }.random(name, target)
 }
 
@@ -101,11 +102,11 @@ impl Group<'_, '_> {
         theirs: impl Fn(&Report) -> f64,
     ) -> Result<(Row, Vec<Report>)> {
         self.bench.begin(name)?;
-        let mut disk = Disk::open(&self.stored, how)?;
+        let mut disk = Disk::open(&self.bench.places, &self.stored, how)?;
         let file = self.stored.file()?;
         let job = Job {
             file: &file,
-            cpu: self.bench.cores.caller,
+            cpus: self.bench.places.caller(),
             pattern: if how.order == Order::Random { "randread" } else { "read" },
             block_bytes: how.read_bytes,
             depth: how.depth,
@@ -185,8 +186,9 @@ impl Group<'_, '_> {
 
     fn verify_cost(&mut self) -> Result<()> {
         self.bench.begin("verify-cost")?;
-        let mut with = Disk::open(&self.stored, LARGE)?;
-        let mut without = Disk::open(&self.stored, How { verify: Verify::Off, ..LARGE })?;
+        let mut with = Disk::open(&self.bench.places, &self.stored, LARGE)?;
+        let mut without =
+            Disk::open(&self.bench.places, &self.stored, How { verify: Verify::Off, ..LARGE })?;
         let time = self.time;
         let pairs = Pairs::measure(
             self.bench.options.pairs,

@@ -5,13 +5,14 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use railring::topology::CpuSet;
 use serde_json::Value;
 
 /// One job.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Job<'a> {
     pub(super) file: &'a Path,
-    pub(super) cpu: u32,
+    pub(super) cpus: &'a CpuSet,
     pub(super) pattern: &'static str,
     pub(super) block_bytes: u64,
     pub(super) depth: usize,
@@ -48,7 +49,7 @@ pub(super) fn run(job: &Job<'_>) -> Result<Report> {
     command.arg(format!("--iodepth={}", job.depth));
     command.arg(format!("--direct={}", u8::from(job.is_direct)));
     command.arg(format!("--runtime={}ms", job.time.as_millis().max(1)));
-    command.arg(format!("--cpus_allowed={}", job.cpu));
+    command.arg(format!("--cpus_allowed={}", job.cpus));
     let output = command.stdin(Stdio::null()).output().context("fio is not installed")?;
     if !output.status.success() {
         let said = [&output.stderr[..], b" ", &output.stdout[..]].concat();

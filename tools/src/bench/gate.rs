@@ -13,7 +13,7 @@ use crate::args::GateArgs;
 const STEP_NS: u64 = 1000;
 
 pub(super) fn run(args: &GateArgs) -> Result<()> {
-    let mut rig = Inline::new(1, 1, BATCH)?;
+    let mut rig = Inline::anywhere(BATCH)?;
     let mut now = 1_000_000_000;
     let mut turn = |rig: &mut Inline| {
         now += STEP_NS;

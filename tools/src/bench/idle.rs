@@ -7,12 +7,14 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
-use railring::{Engine, Pinning, RailSet, Read, Ring, RingConfig};
+use railring::topology::CpuSet;
+use railring::{Engine, RailSet, Read, Ring, RingConfig};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
+use super::places::pin;
 use super::rig::quantile;
 use super::row::{Pairs, Row, Target};
-use super::{Bench, cpu_time, pin};
+use super::{Bench, cpu_time};
 use crate::signals::Stop;
 use crate::units::ratio;
 
@@ -20,19 +22,19 @@ use crate::units::ratio;
 const SAMPLES: usize = 20;
 
 pub(super) fn run(bench: &mut Bench<'_>) -> Result<()> {
-    pin(bench.cores.caller)?;
+    bench.take_place()?;
     let place = bench.place()?;
     idle_cpu(bench, place.path())?;
     idle_wake(bench, place.path())
 }
 
 fn engine(bench: &Bench<'_>, directory: &std::path::Path) -> Result<Engine> {
-    let pinning = match bench.cores.other {
-        Some(cpu) => Pinning::Cpus(vec![cpu]),
-        None => Pinning::Unpinned,
-    };
-    let rails = RailSet::directories([directory])?;
-    Ok(Engine::builder().rails(rails).pinning(pinning).build()?)
+    let directories = (0..bench.places.rails()).map(|rail| directory.join(format!("rail{rail}")));
+    let directories: Vec<_> = directories.collect();
+    directories.iter().try_for_each(std::fs::create_dir_all)?;
+    let engine = bench.places.builder(RailSet::directories(directories)?).build()?;
+    bench.places.record(&engine);
+    Ok(engine)
 }
 
 /// CPU of this process while its own thread sleeps, in percent of one core.
@@ -68,7 +70,7 @@ fn idle_wake(bench: &mut Bench<'_>, directory: &std::path::Path) -> Result<()> {
     let samples = if bench.options.seconds < 0.5 { 2 } else { SAMPLES };
     let engine = engine(bench, directory)?;
     let mut ring = engine.ring(RingConfig::default())?;
-    let sleeper = Sleeper::start(bench.cores.other)?;
+    let sleeper = Sleeper::start(bench.places.other().cloned())?;
     let (mut pairs, mut all, mut peers) = (Pairs::default(), Vec::new(), Vec::new());
     for _ in 0..bench.options.pairs {
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
@@ -145,15 +147,15 @@ struct Shared {
 }
 
 impl Sleeper {
-    fn start(cpu: Option<u32>) -> Result<Self> {
+    fn start(cpus: Option<CpuSet>) -> Result<Self> {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let shared =
             Arc::new(Shared { event, woken: AtomicU64::new(0), is_done: AtomicBool::new(false) });
         let theirs = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("sleeper".to_owned()).spawn(move || {
-            if let Some(cpu) = cpu {
+            if let Some(cpus) = cpus {
                 // Unpinned it still wakes, as a poller would.
-                let _ = pin(cpu);
+                let _ = pin(&cpus);
             }
             while !theirs.is_done.load(Ordering::Acquire) {
                 let mut fds = [PollFd::from_borrowed_fd(theirs.event.as_fd(), PollFlags::IN)];

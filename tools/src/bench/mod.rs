@@ -7,6 +7,7 @@ mod gate;
 mod idle;
 mod nop;
 mod peers;
+mod places;
 mod rig;
 mod ring;
 mod ring_counts;
@@ -18,10 +19,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use railring::topology::{CpuId, CpuSet, allowed_cpus, pin_current_thread};
+use railring::topology::{allowed_cpus, pin_current_thread};
 use serde::Serialize;
 
 use crate::args::{BenchArgs, BenchCommand, BenchOptions, Group};
+use crate::bench::places::Places;
 use crate::bench::row::Row;
 use crate::output::{Format, Out, note};
 use crate::signals::Stop;
@@ -40,17 +42,8 @@ pub(crate) struct Bench<'a> {
     options: &'a BenchOptions,
     stop: &'a Stop,
     out: &'a mut Out,
-    cores: Cores,
+    places: Places,
     rows: Vec<Row>,
-}
-
-/// The two cores that everything is measured on.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Cores {
-    /// The caller's.
-    pub(crate) caller: u32,
-    /// The poller's, or the peer's second thread's; none if the process may use only one.
-    pub(crate) other: Option<u32>,
 }
 
 /// The line before the rows.
@@ -76,9 +69,9 @@ pub(crate) fn run(args: &BenchArgs, context: &mut Context) -> Result<()> {
         BenchCommand::All(options) => (Group::All, options),
     };
     let allowed = allowed_cpus()?;
-    let cores = Cores::of(&allowed)?;
+    let places = Places::of(&options.place, group, &allowed)?;
     let Context { out, stop } = context;
-    let mut bench = Bench { options, stop, out, cores, rows: Vec::new() };
+    let mut bench = Bench { options, stop, out, places, rows: Vec::new() };
     bench.header(group)?;
     let result = bench.groups(group);
     // Whatever comes after must not be confined to the cores of the measurement.
@@ -87,22 +80,13 @@ pub(crate) fn run(args: &BenchArgs, context: &mut Context) -> Result<()> {
     bench.finish(group)
 }
 
-impl Cores {
-    fn of(allowed: &CpuSet) -> Result<Self> {
-        let cpus: Vec<u32> = allowed.iter().map(|cpu| u32::from(cpu.0)).collect();
-        let caller = *cpus.first().context("this process may use no cpu")?;
-        Ok(Cores { caller, other: cpus.last().copied().filter(|&cpu| cpu != caller) })
-    }
-}
-
-/// Binds this thread to one CPU.
-pub(crate) fn pin(cpu: u32) -> Result<()> {
-    let cpu = u16::try_from(cpu).context("a cpu number beyond 65,535")?;
-    pin_current_thread(CpuId(cpu))?;
-    Ok(())
-}
-
 impl Bench<'_> {
+    /// Puts this thread where it measures.
+    fn take_place(&self) -> Result<()> {
+        places::pin(self.places.caller())?;
+        self.places.check()
+    }
+
     fn groups(&mut self, group: Group) -> Result<()> {
         if matches!(group, Group::Ring | Group::All) {
             ring::run(self)?;
@@ -152,6 +136,7 @@ impl Bench<'_> {
 
     /// A row is done. JSON is printed at once, the table at the end.
     fn row(&mut self, row: Row) -> Result<()> {
+        let row = row.placed(self.places.of_row());
         if self.format() == Format::Json {
             self.out.json(&row)?;
             self.out.flush()?;
@@ -163,6 +148,7 @@ impl Bench<'_> {
     /// Says on a terminal what is being measured.
     fn begin(&self, row: &str) -> Result<()> {
         self.stop.check()?;
+        self.places.begin_row();
         if output::is_terminal() {
             note(format_args!("measuring {row}"));
         }

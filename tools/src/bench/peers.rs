@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
 use crossbeam_queue::ArrayQueue;
+use railring::topology::CpuSet;
 
 use super::rig::{BATCH, per_second};
 
@@ -29,7 +30,8 @@ pub(super) struct Echo {
 
 impl Echo {
     /// At most `depth` items under way.
-    pub(super) fn start(cpu: u32, depth: usize) -> Result<Self> {
+    pub(super) fn start(cpus: &CpuSet, depth: usize) -> Result<Self> {
+        let cpus = cpus.clone();
         let queues = Arc::new(Queues {
             there: ArrayQueue::new(depth),
             back: ArrayQueue::new(depth),
@@ -37,7 +39,7 @@ impl Echo {
         });
         let theirs = Arc::clone(&queues);
         let thread = std::thread::Builder::new().name("echo".to_owned()).spawn(move || {
-            super::pin(cpu)?;
+            super::places::pin(&cpus)?;
             while !theirs.is_done.load(Ordering::Relaxed) {
                 while let Some(item) = theirs.there.pop() {
                     let pushed = theirs.back.push(item);

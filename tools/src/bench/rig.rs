@@ -4,11 +4,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
 use railring::catalog::{Owner, Source, StripePlacement};
-use railring::sim::NullConfig;
 use railring::{
-    Engine, EngineConfig, InlineEngine, Lease, Object, Pinning, Placement, Pool, PoolConfig,
-    RailSet, Read, Ring, RingConfig, Waiting,
+    Engine, EngineConfig, InlineEngine, Lease, Object, Placement, Pool, PoolConfig, Read, Ring,
+    RingConfig, Waiting,
 };
+
+use super::places::{Places, null_rails};
 
 /// Bytes of a stripe, of a read and of a lease.
 pub(crate) const READ_BYTES: u64 = 4096;
@@ -37,12 +38,6 @@ pub(crate) fn placement() -> Result<Placement> {
         sources: vec![Source { endpoint: "null".to_owned(), handle: "null".to_owned() }],
         stripes: (0..STRIPES).map(stripe).collect(),
     })
-}
-
-/// So many null rails.
-pub(crate) fn null_rails(rails: usize) -> Result<RailSet> {
-    let add = |set: RailSet, index| set.null(NullConfig::new(format!("null{index}")));
-    Ok((0..rails).try_fold(RailSet::new(), add)?)
 }
 
 /// One ring and the leases its reads go round with.
@@ -90,8 +85,16 @@ pub(crate) struct Inline {
 }
 
 impl Inline {
-    pub(crate) fn new(rails: usize, rings: usize, depth: usize) -> Result<Self> {
-        let engine = Engine::builder().rails(null_rails(rails)?).build_inline()?;
+    pub(crate) fn new(places: &Places, rails: usize, rings: usize, depth: usize) -> Result<Self> {
+        Self::with(places.inline(null_rails(rails)?).build_inline()?, rings, depth)
+    }
+
+    /// Over one null rail, with one ring, placed nowhere in particular.
+    pub(crate) fn anywhere(depth: usize) -> Result<Self> {
+        Self::with(Engine::builder().rails(null_rails(1)?).build_inline()?, 1, depth)
+    }
+
+    fn with(engine: InlineEngine, rings: usize, depth: usize) -> Result<Self> {
         let object = engine.open(&placement()?)?;
         let entries = u32::try_from(depth)?.next_power_of_two();
         let seat = |_| {
@@ -146,7 +149,7 @@ impl Inline {
     }
 }
 
-/// An engine with one poller pinned to `cpu` that never sleeps, and one ring.
+/// An engine whose pollers are bound and never sleep, and one ring.
 #[derive(Debug)]
 pub(crate) struct Threaded {
     pub(crate) seat: Seat,
@@ -157,13 +160,10 @@ pub(crate) struct Threaded {
 }
 
 impl Threaded {
-    pub(crate) fn new(cpu: u32, depth: usize) -> Result<Self> {
+    pub(crate) fn new(places: &Places, rails: usize, depth: usize) -> Result<Self> {
         let config = EngineConfig { waiting: Waiting::Busy, ..EngineConfig::default() };
-        let engine = Engine::builder()
-            .rails(null_rails(1)?)
-            .config(config)
-            .pinning(Pinning::Cpus(vec![cpu]))
-            .build()?;
+        let engine = places.builder(null_rails(rails)?).config(config).build()?;
+        places.record(&engine);
         let object = engine.open(&placement()?)?;
         let entries = u32::try_from(depth)?.next_power_of_two();
         let ring = engine.ring(RingConfig {

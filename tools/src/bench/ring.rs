@@ -7,7 +7,7 @@ use anyhow::Result;
 use super::peers::Echo;
 use super::rig::{BATCH, Inline, Threaded, quantile};
 use super::row::{Pairs, Row, Target};
-use super::{Bench, nop, pin, ring_counts, scale};
+use super::{Bench, nop, ring_counts, scale};
 
 const NOP: &str = "io_uring NOP in batches of 32, same thread";
 const ECHO: &str = "crossbeam ArrayQueue echo of 64-byte items, same cores";
@@ -18,7 +18,7 @@ const DEPTH: usize = 1024;
 const TRIPS: usize = 1000;
 
 pub(super) fn run(bench: &mut Bench<'_>) -> Result<()> {
-    pin(bench.cores.caller)?;
+    bench.take_place()?;
     inline(bench)?;
     threaded(bench)?;
     round_trip(bench)?;
@@ -30,7 +30,7 @@ fn inline(bench: &mut Bench<'_>) -> Result<()> {
     let (name, unit, target) = ("ring-inline", "reads/s", Target::RatioAtLeast(2.0));
     bench.begin(name)?;
     let time = bench.time();
-    let mut rig = Inline::new(1, 1, BATCH)?;
+    let mut rig = Inline::new(&bench.places, bench.places.rails(), 1, BATCH)?;
     let row = match nop::rate(Duration::from_millis(1)) {
         Ok(_) => {
             let pairs =
@@ -63,13 +63,15 @@ fn one_core(
 fn threaded(bench: &mut Bench<'_>) -> Result<()> {
     let (name, unit, target) = ("ring-threaded", "reads/s", Target::RatioAtLeast(0.5));
     bench.begin(name)?;
-    let Some(other) = bench.cores.other else { return one_core(bench, name, unit, ECHO, target) };
-    let time = bench.time();
+    let Some(other) = bench.places.other().cloned() else {
+        return one_core(bench, name, unit, ECHO, target);
+    };
+    let (time, places) = (bench.time(), &bench.places);
     // Each is made for its turn: the other one's thread would spin on the same core.
     let pairs = Pairs::measure(
         bench.options.pairs,
-        || Threaded::new(other, DEPTH)?.rate(time),
-        || Echo::start(other, DEPTH)?.rate(time),
+        || Threaded::new(places, places.rails(), DEPTH)?.rate(time),
+        || Echo::start(&other, DEPTH)?.rate(time),
     )?;
     bench.row(Row::new(name, unit, ECHO, target, &pairs))
 }
@@ -77,18 +79,18 @@ fn threaded(bench: &mut Bench<'_>) -> Result<()> {
 fn round_trip(bench: &mut Bench<'_>) -> Result<()> {
     let (name, unit, target) = ("round-trip", "ns", Target::RatioAtMost(2.0));
     bench.begin(name)?;
-    let Some(other) = bench.cores.other else {
+    let Some(other) = bench.places.other().cloned() else {
         return one_core(bench, name, unit, ROUND_TRIP, target);
     };
-    let time = bench.time();
+    let (time, places) = (bench.time(), &bench.places);
     let pairs = Pairs::measure(
         bench.options.pairs,
         || {
-            let mut rig = Threaded::new(other, DEPTH)?;
+            let mut rig = Threaded::new(places, places.rails(), DEPTH)?;
             p50(time, || rig.round_trip())
         },
         || {
-            let echo = Echo::start(other, DEPTH)?;
+            let echo = Echo::start(&other, DEPTH)?;
             p50(time, || echo.round_trip())
         },
     )?;

@@ -5,10 +5,10 @@ use std::path::Path;
 use anyhow::Result;
 use railring_sim::SimRailConfig;
 
+use super::Bench;
 use super::disk::{Between, Disk, How, Order, Stored, Verify};
 use super::rig::{BATCH, Inline, Threaded};
 use super::row::{Pairs, Row, Target};
-use super::{Bench, pin};
 use crate::heap::allocations_during;
 use crate::simulated::{Reads, Simulated};
 use crate::units::{Count, ratio};
@@ -33,7 +33,7 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<()> {
         verify: Verify::On,
         between: Between::Spin,
     };
-    let mut disk = Disk::open(&stored, how)?;
+    let mut disk = Disk::open(&bench.places, &stored, how)?;
     allocations(bench, &mut disk, reads)?;
     syscalls(bench, &mut disk, reads)
 }
@@ -42,21 +42,20 @@ fn allocations(bench: &mut Bench<'_>, disk: &mut Disk, reads: usize) -> Result<(
     bench.begin("allocations")?;
     let mut result = Ok(());
     let mut counted = Vec::new();
-    let mut inline = Inline::new(1, 1, BATCH)?;
+    let mut inline = Inline::new(&bench.places, 1, 1, BATCH)?;
     inline.round(1)?;
     let rounds = reads / BATCH;
     let during = allocations_during(|| {
         result = (0..rounds).try_for_each(|_| inline.round(1).map(drop));
     });
     counted.push(("null, inline", during));
-    if let Some(other) = bench.cores.other {
-        let mut threaded = Threaded::new(other, 1024)?;
+    if bench.places.other().is_some() {
+        let mut threaded = Threaded::new(&bench.places, 1, 1024)?;
         threaded.reads(4096)?;
         let during = allocations_during(|| {
             result = threaded.reads(reads / BATCH * BATCH);
         });
         counted.push(("null, threaded", during));
-        pin(bench.cores.caller)?;
     }
     result?;
     let mut result = Ok(());
@@ -97,7 +96,7 @@ fn simulated(reads: usize) -> Result<u64> {
 
 fn syscalls(bench: &mut Bench<'_>, disk: &mut Disk, reads: usize) -> Result<()> {
     bench.begin("syscalls")?;
-    let mut inline = Inline::new(1, 1, BATCH)?;
+    let mut inline = Inline::new(&bench.places, 1, 1, BATCH)?;
     inline.round(1)?;
     for _ in 0..reads / BATCH {
         inline.round(1)?;

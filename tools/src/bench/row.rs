@@ -3,6 +3,7 @@
 use anyhow::Result;
 use serde::Serialize;
 
+use super::places::RowPlacement;
 use crate::output::{Align, Out, Table};
 
 /// What a row must be.
@@ -52,6 +53,8 @@ pub(crate) struct Row {
     spread: Option<[f64; 2]>,
     unit: &'static str,
     simulated: bool,
+    /// Where it ran; none until it is done.
+    placement: Option<RowPlacement>,
     #[serde(skip_serializing_if = "Option::is_none")]
     note: Option<String>,
 }
@@ -106,6 +109,7 @@ impl Row {
             spread: spread(shown),
             unit,
             simulated: false,
+            placement: None,
             note: None,
         }
     }
@@ -141,6 +145,11 @@ impl Row {
     /// Its times were virtual.
     pub(crate) fn simulated(self) -> Self {
         Row { simulated: true, ..self }
+    }
+
+    /// Where it ran.
+    pub(crate) fn placed(self, placement: RowPlacement) -> Self {
+        Row { placement: Some(placement), ..self }
     }
 
     /// Says whether the target is met where more than the one figure decides.
@@ -198,6 +207,11 @@ pub(crate) fn print(rows: &[Row], out: &mut Out) -> Result<()> {
     }
     for (row, note) in notes {
         out.line(format_args!("{row}: {note}"))?;
+    }
+    out.line("")?;
+    for row in rows {
+        let place = row.placement.as_ref().map_or("unknown".to_owned(), RowPlacement::text);
+        out.line(format_args!("{} ran: {place}", row.row))?;
     }
     Ok(())
 }

@@ -21,7 +21,8 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<()> {
 fn in_flight(bench: &mut Bench<'_>) -> Result<()> {
     bench.begin("scale-in-flight")?;
     let time = bench.time();
-    let (mut many, mut few) = (Inline::new(1, 1, IN_FLIGHT)?, Inline::new(1, 1, BATCH)?);
+    let rig = |rails, rings, depth| Inline::new(&bench.places, rails, rings, depth);
+    let (mut many, mut few) = (rig(1, 1, IN_FLIGHT)?, rig(1, 1, BATCH)?);
     let pairs =
         Pairs::measure(bench.options.pairs, || many.cost_ns(1, time), || few.cost_ns(1, time))?;
     let against = format!("{BATCH} in flight");
@@ -45,7 +46,8 @@ fn dearer(name: &'static str, against: &str, idle: (&str, Pairs), busy: (&str, P
 fn rings(bench: &mut Bench<'_>) -> Result<()> {
     bench.begin("scale-rings")?;
     let time = bench.time();
-    let (mut many, mut one) = (Inline::new(1, RINGS, BATCH)?, Inline::new(1, 1, BATCH)?);
+    let rig = |rails, rings, depth| Inline::new(&bench.places, rails, rings, depth);
+    let (mut many, mut one) = (rig(1, RINGS, BATCH)?, rig(1, 1, BATCH)?);
     let mut measure = |active| {
         Pairs::measure(bench.options.pairs, || many.cost_ns(active, time), || one.cost_ns(1, time))
     };
@@ -57,7 +59,8 @@ fn rings(bench: &mut Bench<'_>) -> Result<()> {
 fn rails(bench: &mut Bench<'_>) -> Result<()> {
     bench.begin("scale-rails")?;
     let time = bench.time();
-    let (mut many, mut one) = (Inline::new(RAILS, 1, BATCH)?, Inline::new(1, 1, BATCH)?);
+    let rig = |rails, rings, depth| Inline::new(&bench.places, rails, rings, depth);
+    let (mut many, mut one) = (rig(RAILS, 1, BATCH)?, rig(1, 1, BATCH)?);
     let switch = |rig: &mut Inline, on| {
         let all =
             (1..RAILS).try_for_each(|rail| rig.engine.set_enabled(&format!("null{rail}"), on));

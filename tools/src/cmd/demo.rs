@@ -122,7 +122,7 @@ fn demonstrate(args: &DemoArgs, context: &mut Context, file: &Path, place: &Path
         tell_put(out, file, &placement, &store, put_time)?;
     }
     let present = crate::stores::present(&store);
-    let mut reader = Reader::open(&present, FLIGHT)?;
+    let mut reader = Reader::open(&present, FLIGHT, &args.place)?;
     let object = reader.engine.open(&placement)?;
     // Timed without the comparison, which would wait for a second disk's worth of reading.
     let begun = Instant::now();

@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use crate::args::GetArgs;
 use crate::output::{Format, Out, progress, say};
+use crate::placed::{self, PlacedRail};
 use crate::reader::{Flight, Reader, Tally};
 use crate::units::{ByteRange, Bytes, Count, plural, rate};
 use crate::{Context, UsageError, stores};
@@ -26,6 +27,7 @@ struct Report {
     stripes_verified_by_blocks: u64,
     retries: u64,
     seconds: f64,
+    placement: Vec<PlacedRail>,
 }
 
 pub(crate) fn run(args: &GetArgs, context: &mut Context) -> Result<()> {
@@ -42,7 +44,7 @@ pub(crate) fn run(args: &GetArgs, context: &mut Context) -> Result<()> {
     stores::pass_on(&pin.found().warnings);
     let placement = pin.placement();
     let range = resolve(args.range, placement.size_bytes)?;
-    let mut reader = Reader::open(&stores::present(&store), Flight::STREAMING)?;
+    let mut reader = Reader::open(&stores::present(&store), Flight::STREAMING, &args.place)?;
     let object = reader.engine.open(placement)?;
     let mut target = match (&args.output, to_stdout) {
         (Some(path), false) => Target::create(path)?,
@@ -69,6 +71,7 @@ pub(crate) fn run(args: &GetArgs, context: &mut Context) -> Result<()> {
         stripes_verified_by_blocks: tally.by_blocks,
         retries: tally.retries_total(),
         seconds: begun.elapsed().as_secs_f64(),
+        placement: placed::rails(&reader.engine),
     };
     tell(args, context, to_stdout, &report, &tally, &bar)
 }

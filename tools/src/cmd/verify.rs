@@ -71,7 +71,7 @@ struct Work<'a> {
 
 pub(crate) fn run(args: &VerifyArgs, context: &mut Context) -> Result<()> {
     let store = stores::open_to_read(&args.store)?;
-    let reader = Reader::open(&stores::present(&store), Flight::STREAMING)?;
+    let reader = Reader::open(&stores::present(&store), Flight::STREAMING, &args.place)?;
     let bar = progress("verifying", None);
     let mut work = Work { args, context, store: &store, reader, bar, summary: Summary::default() };
     for entry in store.list(&args.prefix) {
