@@ -140,10 +140,10 @@ fn merge_function(
         Some(node) => format!("node {node}"),
         None => format!("cpus {}", f.locality.cpus),
     };
-    let differs = match (function.locality.node, other.locality.node) {
-        (Some(ours), Some(theirs)) => ours != theirs,
-        _ => function.locality.cpus != other.locality.cpus,
-    };
+    let nodes = function.locality.node.zip(other.locality.node);
+    let same_node = nodes.is_some_and(|(ours, theirs)| ours == theirs);
+    // hwloc knows places by their CPUs only: for a node without any it names the nearest with some.
+    let differs = !same_node && function.locality.cpus != other.locality.cpus;
     differs.then(|| {
         let taken = format!("{}, by sysfs", place(function));
         (function.address.to_string(), taken, format!("{}, by hwloc", place(other)))

@@ -180,7 +180,14 @@ fn shared_paths(plan: &Plan) -> Vec<Warning> {
         let text = format!("{} rails {text} ({}){carries}", group.rails.len(), group.through);
         warning(WarningCode::SharedPath, names(plan, &group.rails), text, todo)
     };
-    plan.groups.iter().map(one).collect()
+    // That rails of one port or disk are also on one card goes without saying.
+    let implied = |group: &crate::plan::Group| {
+        let closer = [GroupKind::SamePort, GroupKind::SameDisk];
+        let covers =
+            |other: &crate::plan::Group| closer.contains(&other.kind) && other.rails == group.rails;
+        group.kind == GroupKind::SameAdapter && plan.groups.iter().any(covers)
+    };
+    plan.groups.iter().filter(|group| !implied(group)).map(one).collect()
 }
 
 /// One warning for all nodes that lack pages of the same size, with the command that gives them

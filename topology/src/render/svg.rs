@@ -15,6 +15,7 @@ use crate::cpuset::CpuSet;
 use crate::id::CpuId;
 use crate::machine::{Core, CoreKind, Machine};
 use crate::plan::{Plan, PollerPlacement, RailPlacement};
+use crate::units::plural;
 
 const WIDTH: u32 = 1240;
 const MARGIN: u32 = 24;
@@ -133,13 +134,14 @@ impl Drawing<'_> {
         self.y += 16;
         self.text(MARGIN, self.y, "font-size=\"18\" font-weight=\"bold\"", &title);
         let mut facts = vec![format!(
-            "{} cpus, {} cores, {} memory nodes",
-            machine.cpus.online.len(),
-            machine.cores.len(),
-            machine.nodes.len()
+            "{}, {}, {}",
+            plural(machine.cpus.online.len(), "cpu"),
+            plural(machine.cores.len(), "core"),
+            plural(machine.nodes.len(), "memory node")
         )];
         if let Some(plan) = self.plan {
-            facts.push(format!("{} rails, {} pollers", plan.rails.len(), plan.pollers.len()));
+            let rails = plural(plan.rails.len(), "rail");
+            facts.push(format!("{rails}, {}", plural(plan.pollers.len(), "poller")));
             if plan.expected.bits_per_second.is_some() && !plan.rails.is_empty() {
                 let together = rate(plan.expected.bits_per_second);
                 facts.push(format!("together at most {together}"));
@@ -208,6 +210,8 @@ impl Drawing<'_> {
     fn core(&mut self, core: &Core, x: u32, y: u32) {
         let threads = core.cpus.len().max(1) as u32;
         let width = CELL / threads.min(4);
+        // Over all cells, so that none hides them.
+        let mut labels = Vec::new();
         let outline = match core.kind {
             CoreKind::Efficiency => "stroke=\"#9aa4b2\" stroke-dasharray=\"3 2\"",
             _ => "stroke=\"#5b6573\"",
@@ -242,7 +246,10 @@ impl Drawing<'_> {
                 (false, None) => continue,
             };
             let attributes = format!("font-size=\"{size}\" text-anchor=\"middle\" {style}");
-            self.text(label_x, cell_y + height / 2 + 3, &attributes, &label);
+            labels.push((label_x, cell_y + height / 2 + 3, attributes, label));
+        }
+        for (x, y, attributes, label) in labels {
+            self.text(x, y, &attributes, &label);
         }
     }
 
