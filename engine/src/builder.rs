@@ -201,9 +201,10 @@ impl EngineBuilder {
 
     /// The plan, if there is a reason for one. Rails that were found and cannot be used are named.
     fn plan(&mut self) -> Result<Option<Planned>, EngineError> {
-        if self.rails.is_empty() && !self.rails.unused().is_empty() {
+        let none = self.rails.unused().iter().chain(self.rails.passed_over());
+        if self.rails.is_empty() && none.clone().next().is_some() {
             let one = |rail: &PassedOver| format!("{}: {}", rail.name, rail.why);
-            let why = self.rails.unused().iter().map(one).collect::<Vec<_>>().join("; ");
+            let why = none.map(one).collect::<Vec<_>>().join("; ");
             return Err(EngineError::NoUsableRails { why });
         }
         self.place.pollers_max =
@@ -249,7 +250,7 @@ impl EngineBuilder {
         for name in disabled {
             core.set_enabled(&name, false).expect("the rail is one of the engine's");
         }
-        Ok(Engine { core, seats, plan: planned.map(|planned| planned.plan) })
+        Ok(Engine { core, seats, plan: planned.map(|planned| Box::new(planned.plan)) })
     }
 
     /// An engine without threads, whose turns the caller makes. Where it runs is the caller's
@@ -284,7 +285,7 @@ fn check(seats: &[Seat]) -> Result<(), EngineError> {
 pub struct Engine {
     core: railring_core::Engine,
     seats: Vec<Seat>,
-    plan: Option<Plan>,
+    plan: Option<Box<Plan>>,
 }
 
 impl Engine {
@@ -302,7 +303,7 @@ impl Engine {
     /// The plan it was built by, with the reasons; `None` if it was built without one.
     #[must_use]
     pub fn plan(&self) -> Option<&Plan> {
-        self.plan.as_ref()
+        self.plan.as_deref()
     }
 }
 
