@@ -1,4 +1,4 @@
-//! Where benchmarks run: the caller's CPUs, the pollers', and the record of what each row was given.
+//! Where benchmarks run: the caller's CPUs, the pollers', and the record of what each row got.
 
 use std::cell::RefCell;
 

@@ -14,6 +14,7 @@ fn rows(run: &Run) -> Vec<String> {
         }
         let simulated = lines[0]["bench"] == "sim";
         assert!(row["unit"].is_string() && row["simulated"] == simulated, "{row}");
+        assert!(row["placement"]["caller_cpus_got"].is_string(), "{row}");
     }
     lines[1..].iter().map(|row| row["row"].as_str().expect("text").to_owned()).collect()
 }

@@ -5,6 +5,8 @@ mod bench;
 mod crash;
 mod damage;
 mod model;
+mod placement;
 mod rig;
 mod signals;
+mod topo;
 mod work;
