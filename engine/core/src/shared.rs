@@ -108,6 +108,19 @@ impl Desk {
         self.rings.fetch_sub(1, Ordering::Relaxed);
     }
 
+    /// The objects among the messages; the other messages stay.
+    pub(crate) fn take_learned(&self) -> Vec<Arc<ObjectInner>> {
+        let mut learned = Vec::new();
+        lock(&self.waiting).retain(|message| match message {
+            Control::Learn(object) => {
+                learned.push(Arc::clone(object));
+                false
+            }
+            _ => true,
+        });
+        learned
+    }
+
     pub(crate) fn take(&self) -> Vec<Control> {
         std::mem::take(&mut *lock(&self.waiting))
     }

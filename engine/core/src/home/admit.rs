@@ -106,6 +106,9 @@ impl Home {
             || self.caller_is_gone(ring);
         let mut read = self.read_of(ring, sqe, permit, attached);
         let slot = read.object;
+        if sqe.opcode() != Opcode::Nop && !self.knows(sqe.object()) {
+            self.learn_now();
+        }
         let known = self.objects.get(slot as usize).and_then(Option::as_ref);
         let object = known.filter(|object| object.inner.handle == sqe.object());
         let status = match sqe.opcode() {

@@ -289,6 +289,21 @@ impl Home {
             Some(ObjectSeat { inner, reads: 0, closing: false, tickets: Vec::new() });
     }
 
+    fn knows(&self, handle: Handle) -> bool {
+        let seat = self.objects.get(handle.slot as usize).and_then(Option::as_ref);
+        seat.is_some_and(|object| object.inner.handle == handle)
+    }
+
+    /// Learns what was opened since this turn began: its reads may have been pushed since, too, to
+    /// a ring that is being looked at.
+    #[cold]
+    fn learn_now(&mut self) {
+        let shared = Arc::clone(&self.shared);
+        for inner in shared.desks[usize::from(self.index)].take_learned() {
+            self.learn(inner);
+        }
+    }
+
     /// Lets go of an object, now or when its last read here has ended.
     pub(crate) fn close(&mut self, handle: Handle) {
         let Some(seat) = self.objects.get_mut(handle.slot as usize) else { return };
