@@ -246,7 +246,7 @@ fn rails_by_hand_are_used_as_they_are_written_or_refused() {
     });
     assert!(waited, "the rail that is off is used");
     for bad in ["sim:a".to_owned(), format!("file:{directory}@host:1")] {
-        assert!(matches!(set(&[bad]), Err(RailError::Unusable { .. })));
+        assert!(matches!(set(&[bad]), Err(RailError::Unsupported { .. })));
     }
 }
 

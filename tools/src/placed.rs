@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use anyhow::Result;
 use railring::dma::Placement as Memory;
 use railring::topology::assign::{Policy, Rails};
-use railring::topology::plan::WarningCode;
-use railring::topology::{CpuSet, Discovery, allowed_cpus};
+use railring::topology::plan::{RailPath, WarningCode};
+use railring::topology::{CpuSet, Discovery, Machine, allowed_cpus, assign};
 use railring::{Engine, RailSet, RailStats, Seat};
 use serde::Serialize;
 
@@ -31,28 +31,37 @@ pub(crate) struct PlacedRail {
 /// An engine with a rail per directory, by the machine's plan and what the command line asks for.
 pub(crate) fn engine(directories: &[PathBuf], place: &PlaceArgs) -> Result<Engine> {
     let machine = directories.iter().fold(Discovery::live(), |d, path| d.directory(path));
-    let policy = policy(place);
-    let rails = RailSet::discover_with(&machine, &policy)?;
+    let machine = machine.read()?;
     if place.rails == Some(RailCount::Auto) {
-        for device in rails.unused() {
-            note(format_args!("{} is not used: {}", device.name, device.why));
-        }
+        tell_network(&machine)?;
     }
+    let rails = RailSet::planned(machine, &policy(place))?;
     let engine = Engine::builder().rails(rails).build()?;
     tell(&engine);
     Ok(engine)
+}
+
+/// What a local store has no use for, as nothing of it is at the other end of a network.
+fn tell_network(machine: &Machine) -> Result<()> {
+    for rail in &assign(machine, &Policy::default())?.rails {
+        if !matches!(rail.path, RailPath::File { .. }) {
+            let name = &rail.name;
+            note(format_args!(
+                "{name} is not used: the object lies in directories of this machine"
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// What the command line asks for. If it asks for nothing, one CPU is left to this thread, which
 /// has work to do of its own.
 fn policy(place: &PlaceArgs) -> Policy {
     let asked = place.policy();
-    // Only what was asked for by `--rails auto` is worth a word when it cannot be used.
     let all = place.rails == Some(RailCount::Auto);
-    let rails = if all { Rails::Auto } else { Rails::File };
     let spare = allowed_cpus().map_or(1, |cpus| cpus.len()).saturating_sub(1).max(1);
     let pollers_max = (asked == Policy::default() && !all).then_some(spare);
-    Policy { rails, pollers_max, ..asked }
+    Policy { rails: Rails::File, pollers_max, ..asked }
 }
 
 /// What was asked for and could not be had.
