@@ -174,20 +174,20 @@ fn what_is_captured_is_shown_again() {
 }
 
 #[test]
-fn trees_that_are_none_are_unknown_and_no_failure() {
+fn trees_that_are_none_are_refused_and_empty_ones_unknown() {
     let place = Place::new(0);
     let dangling = place.path("dangling");
     link(&dangling, "sys/class/infiniband/gone0", "../../devices/nowhere/gone0");
+    let run = topo(&dangling, &["--json"]).good();
+    assert!(run.err.contains("no cpu is known"), "{}", run.err);
+    let json = document(&run);
+    assert_eq!(json["plan"]["rails"], serde_json::json!([]));
+    assert!(!json["machine"]["unknowns"].as_array().expect("a list").is_empty());
+    topo(&dangling, &[]).good();
     let empty = place.path("empty");
     fs::create_dir(&empty).expect("made");
-    for root in [dangling, empty, PathBuf::from("/nonexistent")] {
-        let run = topo(&root, &["--json"]).good();
-        assert!(run.err.contains("no cpu is known"), "{}", run.err);
-        let json = document(&run);
-        assert_eq!(json["plan"]["rails"], serde_json::json!([]), "{root:?}");
-        assert!(!json["machine"]["unknowns"].as_array().expect("a list").is_empty());
-        topo(&root, &[]).good();
-    }
+    topo(&empty, &[]).bad(2, &["describes no machine", "neither sys nor proc"]);
+    topo(Path::new("/nonexistent"), &["--json"]).bad(1, &["cannot read /nonexistent"]);
     let broken = place.file("broken.tar.gz", 1000, 1);
     topo(&broken, &[]).bad(1, &["cannot read", "as a tar.gz archive"]);
 }

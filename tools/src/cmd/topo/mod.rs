@@ -43,6 +43,9 @@ fn policy(args: &TopoArgs) -> Result<Policy> {
 
 /// The sources that were named, else this machine.
 fn discovery(source: &SourceArgs) -> Result<Discovery> {
+    if let Some(root) = &source.sysfs_root {
+        check_root(root)?;
+    }
     let from = match (&source.sysfs_root, &source.hwloc_xml) {
         (Some(root), _) if root.is_file() => Discovery::archive(root),
         (Some(root), _) => Discovery::sysfs_root(root),
@@ -62,14 +65,27 @@ fn discovery(source: &SourceArgs) -> Result<Discovery> {
     })
 }
 
-/// A root that is not one reads as a machine of which nothing is known; that is easily a typing
-/// error.
+/// Refuses a root that describes no machine at all: most likely a typing error.
+fn check_root(root: &Path) -> Result<()> {
+    let kind = fs::metadata(root).with_context(|| format!("cannot read {}", root.display()))?;
+    if kind.is_dir() && !["sys", "proc"].iter().any(|folder| root.join(folder).is_dir()) {
+        let problem = format!(
+            "{} describes no machine: it holds neither sys nor proc; name the folder above them, \
+             or a file that `railring topo capture` wrote",
+            root.display()
+        );
+        return Err(UsageError(problem).into());
+    }
+    Ok(())
+}
+
+/// A root without CPUs reads as a machine of which nothing is known.
 fn tell_unknown(source: &SourceArgs, machine: &Machine) {
     if let Some(root) = &source.sysfs_root
         && machine.cpus.online.is_empty()
     {
         let root = root.display();
-        note(format_args!("no cpu is known below {root}: is it a folder that holds sys and proc?"));
+        note(format_args!("no cpu is known below {root}: its sys and proc are not a machine's"));
     }
 }
 
