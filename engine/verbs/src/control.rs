@@ -126,7 +126,7 @@ impl VerbsControl {
             }
         };
         let mut desk = lock(&self.shared.connections[slot].desk);
-        self.shared.cut(slot, desk.last_epoch);
+        self.shared.cut(slot, desk.last_epoch, 0);
         let last_epoch = desk.last_epoch;
         let (endpoint, address) = (endpoint.to_owned(), address.to_owned());
         *desk = Desk { endpoint: endpoint.clone(), address, last_epoch, ..Desk::default() };
@@ -159,7 +159,7 @@ impl VerbsControl {
         for _ in 0..2 {
             let living = shared.connections[slot].epoch.load(Ordering::Acquire) != 0;
             if !living || desk.talk.is_none() {
-                shared.cut(slot, desk.last_epoch);
+                shared.cut(slot, desk.last_epoch, 0);
                 let made = establish(shared, slot, &mut desk);
                 made.map_err(|error| self.no_connection(source, error.to_string()))?;
             }

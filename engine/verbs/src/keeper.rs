@@ -11,6 +11,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
+use sq_cq::Status;
 
 use crate::dial::establish;
 use crate::ffi::{EventKind, with_signals_blocked};
@@ -23,6 +24,8 @@ const BACK_OFF_MIN: Duration = Duration::from_millis(10);
 const BACK_OFF_MAX: Duration = Duration::from_secs(5);
 /// The watch looks around so often even when nothing calls it.
 const ROUND: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+/// What reads are refused with after an attempt to reconnect failed.
+const NOT_CONNECTED: Status = Status::from_errno(libc::ENOTCONN);
 const IDLE: Duration = Duration::from_secs(3600);
 
 /// What the watch tells the mender.
@@ -76,7 +79,7 @@ fn watch(shared: &Shared, jobs: &Sender<Job>) {
     // Acquire: pairs with the Release in `drop`.
     while !shared.stop.load(Ordering::Acquire) {
         for (connection, epoch, cause) in shared.take_broken() {
-            cut(shared, jobs, connection, epoch, &why(cause));
+            cut(shared, jobs, (connection, epoch), cause.0, &why(cause));
         }
         while let Some(event) = shared.device.next_event() {
             note_event(shared, jobs, event);
@@ -85,7 +88,7 @@ fn watch(shared: &Shared, jobs: &Sender<Job>) {
             let _ = jobs.send(Job::Bury);
         }
         for (connection, epoch) in wait(shared) {
-            cut(shared, jobs, connection, epoch, "the peer closed the connection");
+            cut(shared, jobs, (connection, epoch), 0, "the peer closed the connection");
         }
     }
 }
@@ -97,8 +100,14 @@ fn why((code, vendor): (u32, u32)) -> String {
     }
 }
 
-fn cut(shared: &Shared, jobs: &Sender<Job>, connection: usize, epoch: u32, why: &str) {
-    if !shared.cut(connection, epoch) {
+fn cut(
+    shared: &Shared,
+    jobs: &Sender<Job>,
+    (connection, epoch): (usize, u32),
+    cause: u32,
+    why: &str,
+) {
+    if !shared.cut(connection, epoch, cause) {
         return;
     }
     shared.say(format!("a connection was lost: {why}"));
@@ -127,7 +136,7 @@ fn note_event(shared: &Shared, jobs: &Sender<Job>, event: crate::ffi::AsyncEvent
         drop(cutter);
         // A port that is down may come back before the retries are used up.
         if dead || event.qpn == Some(qpn) {
-            cut(shared, jobs, connection, epoch, text);
+            cut(shared, jobs, (connection, epoch), 0, text);
         }
     }
 }
@@ -227,6 +236,7 @@ fn reconnect(shared: &Shared, connection: usize) -> Option<Duration> {
     match establish(shared, connection, &mut desk) {
         Ok(()) => None,
         Err(error) => {
+            slot.refusal.store(NOT_CONNECTED.raw(), Ordering::Relaxed);
             let endpoint = &desk.endpoint;
             shared.say(format!("{endpoint} cannot be reached again yet: {error}"));
             Some(pause_after(&mut desk.failures))

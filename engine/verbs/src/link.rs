@@ -1,5 +1,7 @@
 //! The data path of a verbs rail: RDMA READs posted in chains, completions polled.
 
+mod park;
+
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -11,6 +13,7 @@ use railring_transport::{
 };
 use sq_cq::Status;
 
+use self::park::Parked;
 use crate::ffi::{Ended, PushRefused, Read, ReadQueue, Wc, WcBatch};
 use crate::keeper::Keeper;
 use crate::options::{ENDPOINTS_MAX, Waiting};
@@ -24,8 +27,9 @@ const UNSIGNALLED_BYTES_MAX: u64 = 64 << 10;
 const UNSIGNALLED_WRS_MAX: u32 = 8;
 /// A failed queue pair flushes at once; one that has not by then is destroyed for its memory.
 const DRAIN_NS: u64 = 500_000_000;
-/// How often a poller looks at queues that drain, when nothing else wakes it.
-const DRAIN_ROUND_NS: u64 = 1_000_000;
+/// How often a poller looks at queues that drain and reads that wait for a connection, when nothing
+/// else wakes it.
+const ROUND_NS: u64 = 1_000_000;
 
 /// The data path of a verbs rail. It belongs to one poller.
 pub struct VerbsLink {
@@ -41,6 +45,10 @@ pub struct VerbsLink {
     dying: Vec<usize>,
     /// By `WrId::slot`: what it is used for.
     uses: Box<[Use]>,
+    /// Reads that wait for a connection that was lost.
+    parked: Vec<Parked>,
+    /// When to look at them again.
+    unpark_at: Nanos,
     ready: VecDeque<Completion>,
     batch: WcBatch,
     /// A queue was given away with memory in it, which is to come back.
@@ -112,6 +120,8 @@ impl VerbsLink {
             dirty: Vec::with_capacity(2 * ENDPOINTS_MAX),
             dying: Vec::with_capacity(ENDPOINTS_MAX),
             uses: vec![Use::default(); wrs].into(),
+            parked: Vec::with_capacity(wrs),
+            unpark_at: Nanos(0),
             ready: VecDeque::with_capacity(wrs),
             batch: WcBatch::default(),
             awaits_returned: false,
@@ -324,14 +334,39 @@ impl VerbsLink {
         self.awaits_returned &= self.ready.len() == before;
     }
 
+    /// Takes a read that can be posted now, or that may wait until it can.
     fn admit(&mut self, request: WorkRequest, target: Target, bytes: u64) -> Result<(), Refused> {
+        let connection = target.connection as usize;
+        if self.follow(connection) {
+            return self.push(request, target, bytes);
+        }
+        let refusal = self.refusal(connection);
+        if !refusal.is_ok() {
+            return Err(Refused::Failed { request, status: refusal });
+        }
+        if self.parked.len() == self.parked.capacity() {
+            return Err(Refused::Failed { request, status: NOT_CONNECTED });
+        }
+        self.uses[request.wr.slot as usize] = Use {
+            generation: request.wr.generation,
+            connection: target.connection,
+            in_flight: true,
+            quiesced: false,
+        };
+        self.parked.push(Parked { request, since: self.now });
+        Ok(())
+    }
+
+    /// Why reads over a connection that is down are refused; ok if they may wait.
+    fn refusal(&self, connection: usize) -> Status {
+        Status::from_raw(self.shared.connections[connection].refusal.load(Ordering::Relaxed))
+    }
+
+    fn push(&mut self, request: WorkRequest, target: Target, bytes: u64) -> Result<(), Refused> {
         let Some(keys) = self.shared.memory.keys_of(&request.part, bytes) else {
             return Err(Refused::Failed { request, status: NOT_REGISTERED });
         };
         let connection = target.connection as usize;
-        if !self.follow(connection) {
-            return Err(Refused::Failed { request, status: NOT_CONNECTED });
-        }
         let conn = &mut self.conns[connection];
         let Some(queue) = &mut conn.live else {
             return Err(Refused::Failed { request, status: NOT_CONNECTED });
@@ -344,7 +379,7 @@ impl VerbsLink {
         let length = u32::try_from(bytes).expect("at most `request_bytes_max`");
         let address = target.address + offset;
         let read = Read { wr, part, bytes: length, keys, address, rkey: target.rkey, signal };
-        match queue.push(read) {
+        let refused = match queue.push(read) {
             Ok(()) => {
                 conn.unsignalled_bytes = if signal { 0 } else { unsignalled_bytes };
                 conn.unsignalled_wrs = if signal { 0 } else { unsignalled_wrs };
@@ -355,17 +390,18 @@ impl VerbsLink {
                     quiesced: false,
                 };
                 self.mark_dirty(connection);
-                Ok(())
+                return Ok(());
             }
-            Err(PushRefused::Full(read)) => {
-                let request = WorkRequest { wr, target: id, offset, bytes_min, part: read.part };
-                Err(Refused::Full(request))
+            Err(refused) => refused,
+        };
+        let back = |part| WorkRequest { wr, target: id, offset, bytes_min, part };
+        Err(match refused {
+            PushRefused::Full(read) => Refused::Full(back(read.part)),
+            PushRefused::Length(read) => {
+                let request = back(read.part);
+                Refused::Failed { request, status: Status::INVALID_ARGUMENT }
             }
-            Err(PushRefused::Length(read)) => {
-                let request = WorkRequest { wr, target: id, offset, bytes_min, part: read.part };
-                Err(Refused::Failed { request, status: Status::INVALID_ARGUMENT })
-            }
-        }
+        })
     }
 }
 
@@ -437,6 +473,9 @@ impl Link for VerbsLink {
         if self.awaits_returned {
             self.take_returned();
         }
+        if !self.parked.is_empty() && now >= self.unpark_at {
+            self.unpark();
+        }
         let mut reaped = 0;
         loop {
             while reaped < budget {
@@ -455,12 +494,19 @@ impl Link for VerbsLink {
         reaped
     }
 
-    /// Nothing: a device cannot drop one request of a queue pair.
-    fn cancel(&mut self, _wr: WrId, _now: Nanos) {}
+    /// Ends a read that waits for its connection. Of others nothing: a device cannot drop one
+    /// request of a queue pair.
+    fn cancel(&mut self, wr: WrId, now: Nanos) {
+        self.now = now;
+        self.unpark_one(wr);
+    }
 
     /// Makes the queue pair fail, unless the read is over by itself: what it flushes is quiet.
     fn quiesce(&mut self, wr: WrId, now: Nanos) {
         self.now = now;
+        if self.unpark_one(wr) {
+            return;
+        }
         let Some(used) = self.uses.get_mut(wr.slot as usize) else { return };
         if used.generation != wr.generation || !used.in_flight {
             return;
@@ -512,8 +558,8 @@ impl Link for VerbsLink {
     }
 
     fn next_event(&self) -> Option<Nanos> {
-        let waits = self.awaits_returned || !self.dying.is_empty();
-        waits.then(|| self.now.after(DRAIN_ROUND_NS))
+        let waits = self.awaits_returned || !self.dying.is_empty() || !self.parked.is_empty();
+        waits.then(|| self.now.after(ROUND_NS))
     }
 
     fn stats(&self) -> LinkStats {

@@ -5,13 +5,14 @@
 //! takes it when it sees the epoch change, and hands it back when nothing is in flight any more.
 
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use railring_dma::Part;
 use railring_transport::{Notes, TargetId, WrId};
 use rustix::event::EventfdFlags;
+use sq_cq::Status;
 
 use crate::ffi::{Breaker, Cq, Device, Pd, ReadQueue, Route};
 use crate::hello::Talk;
@@ -20,6 +21,7 @@ use crate::mtu::MtuWish;
 use crate::options::ENDPOINTS_MAX;
 use crate::targets::Targets;
 use crate::timers::Timers;
+use crate::wc;
 
 /// How connections are made.
 #[derive(Debug)]
@@ -95,6 +97,9 @@ pub(crate) struct Connection {
     cause: AtomicU64,
     /// Whether anything was read over it.
     pub(crate) proved: AtomicBool,
+    /// While nothing is connected: the status that reads are refused with, or 0 if they may wait
+    /// for the first attempt to reconnect.
+    pub(crate) refusal: AtomicI32,
     pub(crate) hand_over: Mutex<Option<(u32, ReadQueue)>>,
     pub(crate) cutter: Mutex<Option<Cutter>>,
     pub(crate) desk: Mutex<Desk>,
@@ -203,10 +208,19 @@ impl Shared {
     }
 
     /// Makes the connection of this epoch fail, if it is the living one; says whether it was.
-    pub(crate) fn cut(&self, connection: usize, epoch: u32) -> bool {
+    /// `cause` is the code of the work completion that it failed with, 0 without one.
+    pub(crate) fn cut(&self, connection: usize, epoch: u32, cause: u32) -> bool {
         let slot = &self.connections[connection];
         let cutter = lock(&slot.cutter).take_if(|cutter| cutter.epoch == epoch);
         let Some(cutter) = cutter else { return false };
+        // One that worked is likely to come back at once, and those that it takes along did nothing
+        // wrong. One that never did may have a peer that lies: that is not the rail's fault.
+        let refusal = match cause {
+            _ if slot.proved.load(Ordering::Relaxed) => Status::OK,
+            0 | wc::FLUSHED => Status::from_errno(libc::ENOTCONN),
+            code => wc::status_of(code),
+        };
+        slot.refusal.store(refusal.raw(), Ordering::Relaxed);
         if let Err(error) = cutter.breaker.fail() {
             self.say(format!("a queue pair cannot be stopped: {error}"));
         }

@@ -124,7 +124,12 @@ fn a_revoked_key_fails_one_read_and_flushes_the_rest() {
                 }
             }
             Err(Refused::Full(request)) => part = request.part,
-            Ok(()) => panic!("there is nothing to read"),
+            // It waits for the connection to be made again, and is then told the same.
+            Ok(()) => {
+                let ended = reader.reap(1, BOUND).pop().expect("it ends");
+                assert!(!matches!(ended.outcome, Outcome::Done { .. }), "there is nothing to read");
+                part = ended.part;
+            }
         }
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -317,4 +322,68 @@ fn memory_comes_back_when_the_queue_pair_is_destroyed() {
     assert_eq!((slot, ended), (0, Ended::Flushed));
     loan.repay(part).expect("it is of this loan");
     drop(loan.settle().expect("nothing is out"));
+}
+
+#[test]
+fn those_that_a_torn_connection_takes_along_only_wait() {
+    let (device, port, _) = device_or_skip!("those_that_a_torn_connection_takes_along_only_wait");
+    let peer = Peer::new(&device, &port, 1 << 20, ANY_MTU);
+    let mut reader = Reader::new(&port, 1 << 20, VerbsRailOptions::new(&port.device));
+    let target = reader.open(&peer.endpoint);
+    let part = reader.cut(PIECE);
+    assert!(is_right(&reader.read(target, 0, part).part, 0), "the connection has worked");
+    // Nobody answers any more, and one of the reads is wanted back.
+    peer.served.qps.lock().expect("no panic").clear();
+    queue_many(&mut reader, target, 8);
+    let wanted = railring_transport::WrId { slot: 3, generation: 5 };
+    reader.link.quiesce(wanted, now());
+    let came = reader.reap(8, BOUND);
+    assert_eq!(came.len(), 8);
+    let innocent: Vec<_> =
+        came.into_iter().filter(|completion| completion.outcome == Outcome::Flushed).collect();
+    assert_eq!(innocent.len(), 7);
+    // All of them are taken again at once, wait for the new connection, and are read over it.
+    for completion in innocent {
+        let slot = completion.wr.slot;
+        reader.queue(slot, target, u64::from(slot) * PIECE as u64, completion.part);
+    }
+    reader.link.commit(now());
+    assert!(reader.link.next_event().is_some(), "a sleeper must look at what waits");
+    let came = reader.reap(7, BOUND);
+    assert_eq!(came.len(), 7);
+    for completion in came {
+        assert_eq!(completion.outcome, Outcome::Done { bytes: PIECE as u64 });
+        assert!(is_right(&completion.part, completion.wr.slot as usize * PIECE));
+    }
+}
+
+#[test]
+fn what_waits_for_a_connection_can_be_had_back_at_once() {
+    let (device, port, _) = device_or_skip!("what_waits_for_a_connection_can_be_had_back_at_once");
+    let peer = Peer::new(&device, &port, 1 << 20, ANY_MTU);
+    let mut reader = Reader::new(&port, 1 << 20, VerbsRailOptions::new(&port.device));
+    let target = reader.open(&peer.endpoint);
+    let part = reader.cut(PIECE);
+    let part = reader.read(target, 0, part).part;
+    let until = Instant::now() + BOUND;
+    let mut part = Some(part);
+    let (mut cancelled, mut turn) = (0, 0);
+    while cancelled < 4 {
+        assert!(Instant::now() < until, "only {cancelled} were caught waiting");
+        // The reader's own end goes first, so that a read finds no connection and waits.
+        peer.served.hang_up();
+        std::thread::sleep(Duration::from_millis(turn % 7));
+        turn += 1;
+        let wr = reader.queue(0, target, 0, part.take().expect("it came back"));
+        if turn % 2 == 0 {
+            reader.link.cancel(wr, now())
+        } else {
+            reader.link.quiesce(wr, now())
+        }
+        reader.link.commit(now());
+        let ended = reader.reap(1, BOUND).pop().expect("it ends");
+        cancelled +=
+            u32::from(ended.outcome == Outcome::Failed { status: Status::CANCELLED, vendor: 0 });
+        part = Some(reader.read_again(target, ended.part));
+    }
 }
