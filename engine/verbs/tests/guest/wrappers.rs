@@ -175,25 +175,13 @@ fn bytes_come_by_rdma_read_and_parts_only_when_they_are_over() {
     assert!(matches!(reads.push(full), Err(PushRefused::Full(_))));
     assert_eq!(reads.post().expect("the device takes all"), 16);
 
-    let mut order = Vec::new();
-    let mut batch = WcBatch::default();
-    let until = Instant::now() + Duration::from_secs(20);
-    while order.len() < 16 {
-        assert!(Instant::now() < until, "only {order:?} came");
-        cq.poll(&mut batch).expect("the queue works");
-        while let Some(wc) = batch.take() {
-            let known = reads.complete(wc, &mut |wr, part, ended| {
-                assert_eq!(ended, Ended::Done { bytes: piece as u32 });
-                let from = wr.slot as usize * piece;
-                let right = part.as_slice().iter().enumerate();
-                assert!(right.into_iter().all(|(at, byte)| *byte == byte_at(from + at)));
-                order.push(wr.slot);
-                loan.repay(part).expect("it is of this loan");
-            });
-            assert!(known);
-        }
+    let done = finish(&cq, &mut reads, 16);
+    for (at, (slot, part)) in done.into_iter().enumerate() {
+        assert_eq!(slot as usize, at, "a send queue ends in order");
+        let right = part.as_slice().iter().enumerate();
+        assert!(right.into_iter().all(|(byte, found)| *found == byte_at(at * piece + byte)));
+        loan.repay(part).expect("it is of this loan");
     }
-    assert_eq!(order, (0..16).collect::<Vec<_>>());
     assert!(reads.is_empty());
     drop(reads);
 }
