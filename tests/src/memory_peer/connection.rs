@@ -179,6 +179,11 @@ impl Connection {
 impl Shared {
     fn join(&self, connection: &Arc<Connection>) {
         lock(&self.connections).push(Arc::clone(connection));
+        // A peer that ends has emptied the list: who comes later ends by itself, or its talk would
+        // keep the peer for as long as its reader stays.
+        if self.is_ending() {
+            connection.end();
+        }
         self.greeted.fetch_add(1, Ordering::Relaxed);
     }
 
