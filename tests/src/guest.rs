@@ -4,10 +4,17 @@
 /// that needs a device says so as skipped; inside, a device that is missing is a failure.
 #[must_use]
 pub fn rails(test: &str) -> Option<u32> {
-    if std::env::var_os("RAILRING_GUEST").is_none() {
+    let devices = devices();
+    if devices.is_none() {
         println!("SKIP {test}: not on a machine with software RDMA set up for it");
-        return None;
     }
+    devices
+}
+
+/// The same, for whoever says for itself that there are none.
+#[must_use]
+pub fn devices() -> Option<u32> {
+    std::env::var_os("RAILRING_GUEST")?;
     let nics = std::env::var("RAILRING_GUEST_NICS").ok();
     Some(nics.and_then(|nics| nics.parse().ok()).expect("the job says how many rails there are"))
 }
