@@ -442,9 +442,9 @@ fn poller_thread<L: Link>(
     });
     if std::panic::catch_unwind(run).is_err() {
         tracing::error!(poller = start.poller, "a poller panicked; its reads end as failed");
-        let fail = std::panic::AssertUnwindSafe(|| poller.fail());
-        // What cannot even be failed is leaked with the poller: its callers see the ring closed.
-        let _ = std::panic::catch_unwind(fail);
+        poller.fail();
+        poller.haunt_to_the_end();
+        // What could not even be failed is leaked with the poller.
         std::mem::forget(poller);
     }
 }
@@ -511,10 +511,11 @@ impl<L: Link> InlineEngine<L> {
         progress
     }
 
-    /// One turn of one poller at a given time. For simulators, which pick the order.
+    /// One turn of one poller at a given time. For simulators, which pick the order. A panic is
+    /// contained as that of a thread is: the poller's reads end as failed.
     pub fn turn_poller_at(&mut self, poller: usize, now: Nanos) -> Progress {
         self.core.shared.clock.set(now);
-        self.pollers[poller].turn(now)
+        self.pollers[poller].turn_contained(now)
     }
 
     /// When a turn next has something to do if nothing is submitted: at once (time 0), at a time,

@@ -261,6 +261,7 @@ pub(crate) struct Shared {
     starving: AtomicU64,
     pub(crate) closing: AtomicBool,
     pub(crate) failed: AtomicBool,
+    pub(crate) failed_pollers: AtomicU32,
     pub(crate) tokens: AtomicU64,
     pub(crate) rings: AtomicU32,
     /// Where each registered region lies: start address and length in bytes.
@@ -316,6 +317,7 @@ impl Shared {
             starving: AtomicU64::new(0),
             closing: AtomicBool::new(false),
             failed: AtomicBool::new(false),
+            failed_pollers: AtomicU32::new(0),
             tokens: AtomicU64::new(1),
             rings: AtomicU32::new(0),
             registered: Mutex::new(HashMap::new()),
@@ -528,6 +530,7 @@ impl Shared {
             registered_bytes: self.registered_bytes.load(Ordering::Relaxed),
             impounded_bytes: self.regions.stats().impounded_bytes,
             regions_misplaced: self.places.misplaced(),
+            failed_pollers: self.failed_pollers.load(Ordering::Relaxed).into(),
         }
     }
 

@@ -286,6 +286,8 @@ pub struct EngineStats {
     pub impounded_bytes: u64,
     /// Memory regions that the kernel refused to place on their node; first touch decided.
     pub regions_misplaced: u64,
+    /// Pollers that panicked. Their reads have failed, their rails are not used any more.
+    pub failed_pollers: u64,
 }
 
 pub(crate) fn latencies(counters: &RailCounters) -> Latencies {

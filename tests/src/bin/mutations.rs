@@ -14,8 +14,9 @@ usage: cargo xtask mutations [--only NAME] [--pick COMMIT] [--seeds N] [--record
 
 Breaks the engine on purpose, in a copy of the tree: applies each breakage of
 tests/tests/mutations.list, and runs N simulated seeds (600 by default), then the scenes of
-failures.rs and shares.rs and the seeds of regressions.rs, until one fails. --only takes one by its
-name, --pick three by a commit's hash; --record writes the result as a page for docs/results.";
+failures.rs, health.rs, panics.rs and shares.rs and the seeds of regressions.rs, until one fails.
+--only takes one by its name, --pick three by a commit's hash; --record writes the result as a page
+for docs/results.";
 
 /// How many a commit chooses.
 const PICKED: usize = 3;
@@ -37,6 +38,7 @@ const PARTS: &[&str] = &[
     "tests/src/bin/simulate.rs",
     "tests/tests/failures.rs",
     "tests/tests/health.rs",
+    "tests/tests/panics.rs",
     "tests/tests/regressions.rs",
     "tests/tests/shares.rs",
     "tests/tests/scene",
@@ -153,7 +155,7 @@ fn catch(tree: &Path, seeds: u64) -> Result<Option<String>, String> {
     if !output.status.success() {
         return Ok(Some(first_complaint(&output)));
     }
-    for test in ["failures", "health", "shares", "regressions"] {
+    for test in ["failures", "health", "panics", "shares", "regressions"] {
         let output = cargo(tree, &["test", "--test", test]).map_err(|e| e.to_string())?;
         if !output.status.success() {
             return Ok(Some(first_complaint(&output)));

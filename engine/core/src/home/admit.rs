@@ -104,6 +104,12 @@ impl Home {
         let cancelled = permit.is_cancelled()
             || attached.token.as_ref().is_some_and(|t| t.is_cancelled())
             || self.caller_is_gone(ring);
+        let read = self.describe(ring, sqe, permit, attached);
+        self.enter(read, cancelled, now, courier);
+    }
+
+    /// The read that an SQE stands for, none of it begun.
+    fn describe(&self, ring: usize, sqe: &Sqe, permit: Permit, attached: Attached) -> Read {
         let mut read = self.read_of(ring, sqe, permit, attached);
         let slot = read.object;
         if sqe.opcode() != Opcode::Nop && !self.knows(sqe.object()) {
@@ -138,7 +144,23 @@ impl Home {
             read.carved_to = read.offset;
         }
         read.stripes_left = read.stripes.count();
-        self.enter(read, cancelled, now, courier);
+        read
+    }
+
+    /// Ends what callers of a failed poller had pushed before they could know. Its memory was in
+    /// nobody's hands.
+    pub(crate) fn fail_pushed(&mut self) {
+        for ring in 0..self.seats.len() {
+            while let Some(seat) = &mut self.seats[ring]
+                && let Some((sqe, permit, attached)) = seat.end.pop()
+            {
+                let mut read = self.describe(ring, &sqe, permit, attached);
+                while let Some(part) = read.memory.carve(u64::MAX) {
+                    self.shared.impound.repay(part);
+                }
+                self.fail_one(read);
+            }
+        }
     }
 
     fn read_of(&self, ring: usize, sqe: &Sqe, permit: Permit, attached: Attached) -> Read {

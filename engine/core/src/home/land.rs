@@ -6,6 +6,7 @@ use railring_transport::Nanos;
 use sq_cq::{SqeFlags, Status};
 
 use super::{Courier, Home, Piece, PieceKind, PieceState, Verify};
+use crate::health::Standing;
 use crate::mail::{Done, News};
 use crate::schedule::RailMask;
 use crate::slab::{Id, NONE};
@@ -31,7 +32,12 @@ impl Home {
         stripe.attempts = stripe.attempts.max(self.pieces.peek(slot).attempts + 1);
         match (news, part) {
             (News::Landed { hash }, Some(part)) => self.landed(slot, part, hash, now, courier),
-            (News::Failed { status, .. }, Some(part)) => {
+            (News::Failed { status: Status::ENGINE_FAILED }, Some(part)) => {
+                // The rail's poller has failed, which is no fault of the piece.
+                self.take_back(slot, part);
+                self.again(slot, Cost::Free, Status::ENGINE_FAILED, now, courier);
+            }
+            (News::Failed { status }, Some(part)) => {
                 self.take_back(slot, part);
                 self.failed(slot, status, now, courier);
             }
@@ -373,9 +379,12 @@ impl Home {
 
     /// A piece that was taken back from the queue of a rail that will not take it goes to another.
     pub(super) fn move_on(&mut self, slot: u32, now: Nanos, courier: &mut impl Courier) {
-        let tried = self.pieces.peek(slot).tried;
+        let piece = self.pieces.peek(slot);
+        let (tried, rail) = (piece.tried, usize::from(piece.rail));
         if !self.choose_again(slot, tried) {
-            self.give_up(slot, Status::RAIL_DOWN, now, courier);
+            let failed = self.shared.rails[rail].state.get() == Standing::Failed;
+            let status = if failed { Status::ENGINE_FAILED } else { Status::RAIL_DOWN };
+            self.give_up(slot, status, now, courier);
         }
     }
 

@@ -307,23 +307,29 @@ impl Home {
         for solo in self.solos.taken() {
             self.promote(solo);
         }
-        let mut owed = Vec::new();
         for slot in self.reads.taken() {
-            self.owed_by(slot, &mut owed);
             let read = self.reads.remove_at(slot);
-            let Some(seat) = &mut self.seats[usize::from(read.ring)] else {
-                read.permit.into_iter().for_each(sq_cq::Permit::abandon);
-                continue;
-            };
-            fail_read(seat, read, &owed);
-            seat.end.publish();
+            self.fail_one(read);
         }
     }
 
+    pub(super) fn fail_one(&mut self, read: Read) {
+        let owed = self.owed_by(&read);
+        let Some(seat) = &mut self.seats[usize::from(read.ring)] else {
+            read.permit.into_iter().for_each(sq_cq::Permit::abandon);
+            return;
+        };
+        fail_read(seat, read, &owed);
+        seat.end.hold_back(0);
+        seat.end.publish();
+        let counters = &self.shared.desks[usize::from(self.index)].counters;
+        counters.reads.add(1);
+        counters.reads_failed.add(1);
+    }
+
     /// The stripes of a read that have not ended: those that began, then those that did not.
-    fn owed_by(&mut self, read_slot: u32, owed: &mut Vec<u32>) {
-        owed.clear();
-        let read = self.reads.peek(read_slot);
+    fn owed_by(&self, read: &Read) -> Vec<u32> {
+        let mut owed = Vec::new();
         let mut at = read.active.front().unwrap_or(NONE);
         // Bounded, and by slots that are looked at: the lists of a panicked poller may be broken.
         while owed.len() < read.stripes_left as usize
@@ -339,6 +345,7 @@ impl Home {
             owed.push(index);
             unbegun.advance();
         }
+        owed
     }
 
     /// Reads a whole stripe again whose hash did not match, elsewhere if it can be. `false`: there

@@ -1,6 +1,7 @@
 //! One poller: the home of some rings and the driver of some rails, moved forward by `turn`.
 
 mod blame;
+mod ghost;
 mod port;
 mod rate;
 
@@ -68,6 +69,11 @@ enum Life {
     Stopping,
     /// No reads of its own are left.
     Draining,
+    /// It has panicked.
+    Ghost {
+        /// It was told to stop.
+        stops: bool,
+    },
 }
 
 /// A poller's whole state; whoever calls [`Poller::turn`] decides the mode.
@@ -353,6 +359,11 @@ impl<L: Link> Poller<L> {
 
     /// When the next turn has something to do if nothing comes in: now, at a time, or never.
     pub(crate) fn next_event(&self) -> Nanos {
+        if let Life::Ghost { .. } = self.life {
+            let timers = self.ports.iter().filter(|port| !port.dead).map(Port::next_timer);
+            let now = self.bell.any_ready();
+            return if now { Nanos(0) } else { timers.fold(Nanos::NEVER, Nanos::min) };
+        }
         let pending =
             self.ports.iter().any(|port| !port.reaped.is_empty() || !port.news.is_empty());
         if pending || self.restless || self.home.has_work() || self.bell.any_ready() {
@@ -428,17 +439,6 @@ impl<L: Link> Poller<L> {
         self.life == Life::Draining
             && self.shared.idle_homes.load(Ordering::Acquire) >= self.shared.desks.len()
             && self.ports.iter().all(Port::is_idle)
-    }
-
-    /// The poller panicked: its reads fail, their budgets are returned, the engine says so. Memory
-    /// that a device may still write is never given back.
-    pub(crate) fn fail(&mut self) {
-        self.shared.failed.store(true, Ordering::Release);
-        if self.life != Life::Draining {
-            self.shared.idle_homes.fetch_add(1, Ordering::AcqRel);
-            self.shared.desks.iter().for_each(|desk| desk.bell.wake());
-        }
-        self.home.fail_all();
     }
 }
 

@@ -94,6 +94,10 @@ pub(crate) struct Port<L> {
     pub(super) stuck: u32,
     /// The rail stands otherwise than before, and the homes were not told yet.
     pub(super) changed: bool,
+    /// The link panicked twice: it is not asked any more.
+    pub(super) dead: bool,
+    /// Its poller has panicked, and it was looked through since.
+    pub(super) haunted: bool,
     /// Something was queued since the last commit, or a cancel asked for.
     dirty: bool,
     pub(crate) reaped: VecDeque<Reaped>,
@@ -139,6 +143,8 @@ impl<L: Link> Port<L> {
             in_flight_bytes_max: config.limits.rail_bytes_max,
             stuck: 0,
             changed: false,
+            dead: false,
+            haunted: false,
             dirty: false,
             reaped: VecDeque::with_capacity(wrs),
             news: VecDeque::with_capacity(wrs),
@@ -289,6 +295,13 @@ impl<L: Link> Port<L> {
         }
     }
 
+    /// Gives up everything that was posted.
+    pub(super) fn call_all_back(&mut self, cause: Status, now: Nanos) {
+        while let Some(slot) = self.posted.front() {
+            self.give_up(slot, cause, now);
+        }
+    }
+
     fn wr(&self, slot: u32) -> WrId {
         WrId { slot, generation: self.flights.id_of(slot).generation }
     }
@@ -300,12 +313,6 @@ impl<L: Link> Port<L> {
         self.cancelling.push_back(&mut self.flights, slot);
         self.link.cancel(self.wr(slot), now);
         self.dirty = true;
-    }
-
-    fn enter(&mut self, slot: u32, phase: Phase, now: Nanos) {
-        let flight = self.flights.at(slot);
-        flight.phase = phase;
-        flight.since = now;
     }
 
     /// Gives up what takes too long; each list's front is its oldest.
@@ -454,6 +461,51 @@ impl<L> Port<L> {
         self.by_home[order.home as usize][order.piece.slot as usize] = NONE;
         let done = self.done(order.piece, Some(order.part), news);
         self.news.push_back((order.home, done));
+    }
+
+    /// What the link holds and what waits for it, as far as that is known.
+    pub(super) fn flights_known(&self) -> (u32, usize) {
+        (self.flights.len() - self.stuck.min(self.flights.len()), self.backlog.len())
+    }
+
+    /// Gives back what waits for room, because the rail's poller has failed.
+    pub(super) fn return_backlog_as(&mut self, status: Status) {
+        while let Some((_, order)) = self.backlog.pop_front() {
+            self.decline(order, News::Failed { status });
+        }
+    }
+
+    fn enter(&mut self, slot: u32, phase: Phase, now: Nanos) {
+        let flight = self.flights.at(slot);
+        flight.phase = phase;
+        flight.since = now;
+    }
+
+    /// What was being posted, or settled, when the poller panicked is in no list: it is made quiet.
+    pub(super) fn list_the_unlisted(&mut self, cause: Status, now: Nanos) {
+        for slot in self.flights.taken() {
+            let flight = self.flights.at(slot);
+            if flight.phase == Phase::Stuck || flight.links.is_linked() {
+                continue;
+            }
+            flight.cause = cause;
+            self.enter(slot, Phase::Quiescing, now);
+            self.quiescing.push_back(&mut self.flights, slot);
+        }
+    }
+
+    /// Says of everything in flight that it is stuck.
+    pub(super) fn call_all_stuck(&mut self, cause: Status) {
+        for slot in self.flights.taken() {
+            let flight = self.flights.at(slot);
+            if std::mem::replace(&mut flight.phase, Phase::Stuck) == Phase::Stuck {
+                continue;
+            }
+            let (home, piece) = (flight.home, flight.piece);
+            self.by_home[home as usize][piece.slot as usize] = NONE;
+            let done = self.done(piece, None, News::Stuck { cause });
+            self.news.push_back((home, done));
+        }
     }
 
     /// Gives back what waits for room: other rails may have some.
