@@ -17,7 +17,7 @@ use crate::places::{NodeHook, Places, RailPlace};
 use crate::poller::{Poller, Port};
 use crate::schedule::RAILS_MAX;
 use crate::shared::{Clock, Desk, Impound, RailShared, Shared, SharedParts};
-use crate::staging::{Staging, StagingError};
+use crate::staging::{REGIONS_PER_RAIL, Staging, StagingError};
 use crate::stats::RailCounters;
 
 /// A rail as a transport makes it: its two halves, and who is to drive it.
@@ -261,8 +261,9 @@ fn assemble<L: Link>(
     config.validate()?;
     let homes = check_rails(&rails)? as usize;
     // Each rail has staging regions of its own beside the caller's.
-    let regions_max =
-        config.regions_max.saturating_add(u32::try_from(rails.len() * 3).unwrap_or(192));
+    let regions_max = config
+        .regions_max
+        .saturating_add(u32::try_from(rails.len() * REGIONS_PER_RAIL).unwrap_or(256));
     let regions = Regions::new(regions_max);
     let (facts, staged) = facts_of(&rails, &config, &regions, &places)?;
     let pieces = Home::piece_ids_max(&facts, config.reads_max);

@@ -124,6 +124,8 @@ impl Home {
             let repaid = loan.repay(part);
             debug_assert!(repaid.is_ok(), "staging memory goes back to its own loan");
             drop(loan.settle());
+            // Others may wait for just this.
+            self.shared.feed_starving();
         }
     }
 

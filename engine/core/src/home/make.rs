@@ -6,6 +6,7 @@ use std::sync::Arc;
 use railring_catalog::checksum::StreamingChecksum;
 use railring_transport::{Alignment, Nanos};
 
+use super::queue::Queue;
 use super::{Feed, HashCursor, Home, QUOTA, Rules, STAGED_MAX, cut};
 use crate::health::Standing;
 use crate::schedule::{Load, RailMask, Scheduler};
@@ -47,7 +48,7 @@ impl Home {
             attempts_max: config.attempts_max,
         };
         let feed = |rail: &RailFacts| Feed {
-            staged: List::default(),
+            staged: Queue::default(),
             waiters: List::default(),
             ordered: 0,
             ordered_bytes: 0,

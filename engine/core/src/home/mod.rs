@@ -10,6 +10,7 @@ mod entries;
 mod finish;
 mod land;
 mod make;
+mod queue;
 mod solo;
 mod stage;
 mod stop;
@@ -63,11 +64,12 @@ pub(crate) use entries::{Piece, Verify};
 pub(crate) use make::RailFacts;
 
 use entries::{CORKED, NOT_PARKED, PieceKind, PieceState, Read, Stripe, Stripes};
+use queue::Queue;
 
 /// What a home knows of one rail.
 #[derive(Debug)]
 pub(crate) struct Feed {
-    staged: List<STAGED>,
+    staged: Queue,
     waiters: List<WAITING>,
     /// Pieces and bytes ordered and not back.
     ordered: u32,

@@ -8,6 +8,7 @@ use crate::health::Standing;
 use crate::mail::{Hash, Order};
 use crate::schedule::RailMask;
 use crate::slab::Id;
+use crate::staging::StagedFor;
 
 /// A rail whose pieces others could take has about so many nanoseconds of work in flight, and at
 /// least `WINDOW_PIECES_MIN` pieces: enough to keep it busy, not enough to make its peers wait.
@@ -22,7 +23,7 @@ impl Home {
         piece.rail = u8::try_from(rail).expect("at most 64 rails");
         let bytes = piece.shape.read_bytes;
         let feed = &mut self.feeds[rail];
-        feed.staged.push_back(&mut self.pieces, slot);
+        feed.staged.push(&mut self.pieces, slot);
         feed.staged_bytes += bytes;
         self.loads[rail].outstanding_bytes += bytes;
         self.busy = self.busy.with(RailMask::of(rail));
@@ -239,8 +240,13 @@ impl Home {
 
     /// Staging memory of exactly the piece's length; the rest of the buffer waits in the loan.
     fn staging_part(&mut self, slot: u32, rail: usize) -> Option<railring_dma::Part> {
-        let bytes = self.pieces.peek(slot).shape.read_bytes;
-        let lease = self.feeds[rail].staging.take(bytes)?;
+        let piece = self.pieces.peek(slot);
+        let bytes = piece.shape.read_bytes;
+        let wanted_for = match piece.kind {
+            PieceKind::Table => StagedFor::Table,
+            _ => StagedFor::Bytes,
+        };
+        let lease = self.feeds[rail].staging.take(bytes, wanted_for)?;
         let (mut loan, part) = lease.lend();
         let (part, rest) = part.split_at(usize::try_from(bytes).ok()?);
         if loan.repay(rest).is_err() {
