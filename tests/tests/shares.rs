@@ -170,6 +170,46 @@ fn tables_do_not_wait_for_the_staging_memory_of_what_waits_for_them() {
     assert_eq!((rail.failed, rail.staging_used_bytes), (READS, 0));
 }
 
+/// Small pieces come and go without end; a large one that fits the limit only by itself has its
+/// turn all the same, whoever of the two is first.
+#[test]
+fn a_large_piece_is_not_starved_by_small_ones() {
+    for (small_poller, large_poller) in [(0, 0), (0, 1), (1, 0)] {
+        let (mut one, mut two) = (rail("a", FaultPlan::none()), rail("b", FaultPlan::none()));
+        one.endpoints = Some(vec!["server0".into()]);
+        two.endpoints = Some(vec!["server1".into()]);
+        let mut config = config();
+        config.limits.bytes_max = 1 << 20;
+        let mut scene = Scene::spread(vec![one, two], &[0, 1], config, 32, 1 << 20);
+        let ring = |scene: &Scene, poller| {
+            let config = RingConfig { poller: Some(poller), ..RingConfig::default() };
+            scene.engine.ring(config).expect("a ring")
+        };
+        let (mut small, mut large) = (ring(&scene, small_poller), ring(&scene, large_poller));
+        let (x, _) = scene.object("x", shape(1, 64 * KIB, 1), 0..1);
+        let (y, _) = scene.object("y", shape(1, 1024 * KIB, 1), 1..2);
+        let (mut ended, mut pushed) = (0, false);
+        while !pushed || large.ready() == 0 {
+            while small.in_flight() < 16 {
+                small.push(scene.whole(&x)).expect("accepted");
+                small.submit();
+            }
+            if ended > 50 && !pushed {
+                large.push(scene.whole(&y)).expect("accepted");
+                large.submit();
+                pushed = true;
+            }
+            scene.step();
+            while let Some(cqe) = small.pop() {
+                assert!(cqe.status().is_ok());
+                ended += usize::from(cqe.ended().is_some());
+            }
+            assert!(ended < 200, "pollers {small_poller}, {large_poller}: it is starved");
+        }
+        assert_eq!(large.pop().and_then(|cqe| cqe.ended()), Some(Status::OK));
+    }
+}
+
 #[test]
 fn no_piece_is_longer_than_its_rail_takes() {
     let mut short = rail("a", FaultPlan::none());

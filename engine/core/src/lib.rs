@@ -8,6 +8,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod budget;
 mod build;
 mod cancel;
 mod config;

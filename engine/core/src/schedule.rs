@@ -70,6 +70,12 @@ impl RailMask {
     pub(crate) const fn with(self, other: Self) -> Self {
         RailMask(self.0 | other.0)
     }
+    /// Its rails, from `first` on in a circle.
+    pub(crate) fn iter_from(self, first: usize) -> impl Iterator<Item = usize> {
+        let below = RailMask(if first < RAILS_MAX { (1 << first) - 1 } else { u64::MAX });
+        self.without(below).iter().chain(self.and(below).iter())
+    }
+
     /// Its rails, lowest first.
     pub(crate) fn iter(self) -> impl Iterator<Item = usize> {
         let mut bits = self.0;
@@ -246,6 +252,14 @@ mod tests {
         assert_eq!(scheduler.choose(all, RailMask::default(), 1, &loads), 0);
         let reachable = RailMask(0b011);
         assert_eq!(scheduler.choose(reachable, RailMask::of(2), 1, &loads), 0);
+    }
+
+    #[test]
+    fn rails_can_be_visited_in_a_circle() {
+        let mask = RailMask(1 | 1 << 5 | 1 << 63);
+        let from = |first| mask.iter_from(first).collect::<Vec<_>>();
+        assert_eq!((from(0), from(1)), (vec![0, 5, 63], vec![5, 63, 0]));
+        assert_eq!((from(63), from(64)), (vec![63, 0, 5], vec![0, 5, 63]));
     }
 
     #[test]

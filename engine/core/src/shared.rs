@@ -10,6 +10,7 @@ use railring_dma::{Impounded, Loan, Part, Region, RegionId, Regions};
 use railring_transport::{Nanos, RailControl, RegisterError};
 use sq_cq::{Bell, Handle};
 
+use crate::budget::{Budget, Claim};
 use crate::config::EngineConfig;
 use crate::health::RailState;
 use crate::mail::{Inbox, SOURCE_CONTROL};
@@ -188,45 +189,6 @@ impl Impound {
     }
 }
 
-/// A bound that all pollers share.
-#[derive(Debug)]
-pub(crate) struct Budget {
-    limit: u64,
-    used: AtomicU64,
-}
-
-impl Budget {
-    pub(crate) fn new(limit: u64) -> Self {
-        Budget { limit, used: AtomicU64::new(0) }
-    }
-
-    /// Takes `amount`. One request is always let through when nothing else is in use, so that no
-    /// limit can stop an engine for good.
-    #[inline]
-    fn take(&self, amount: u64) -> bool {
-        if self.limit == u64::MAX {
-            return true;
-        }
-        // Relaxed: the count bounds nothing but itself.
-        let take = |used: u64| {
-            (used == 0 || used.saturating_add(amount) <= self.limit).then_some(used + amount)
-        };
-        self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
-    }
-
-    #[inline]
-    fn is_bounded(&self) -> bool {
-        self.limit != u64::MAX
-    }
-
-    #[inline]
-    fn give_back(&self, amount: u64) {
-        if self.limit != u64::MAX {
-            self.used.fetch_sub(amount, Ordering::Relaxed);
-        }
-    }
-}
-
 #[derive(Debug)]
 struct ObjectSlot {
     generation: u32,
@@ -257,6 +219,7 @@ pub(crate) struct Shared {
     pub(crate) impound: Arc<Impound>,
     pieces: Budget,
     bytes: Budget,
+    claim: Claim,
     /// Pollers with pieces that found a budget or a rail's staging memory used up, one bit each.
     starving: AtomicU64,
     pub(crate) closing: AtomicBool,
@@ -314,6 +277,7 @@ impl Shared {
             impound: parts.impound,
             pieces: Budget::new(pieces),
             bytes: Budget::new(limits.bytes_max),
+            claim: Claim::default(),
             starving: AtomicU64::new(0),
             closing: AtomicBool::new(false),
             failed: AtomicBool::new(false),
@@ -330,10 +294,13 @@ impl Shared {
         }
     }
 
-    /// Takes room for one piece from the engine's budgets.
+    /// Takes room for one piece of `poller` from the engine's budgets.
     #[inline]
-    pub(crate) fn take_room(&self, bytes: u64) -> bool {
-        if !self.pieces.take(1) {
+    pub(crate) fn take_room(&self, poller: u16, bytes: u64) -> bool {
+        if !self.pieces.is_bounded() && !self.bytes.is_bounded() {
+            return true;
+        }
+        if self.claim.is_anothers(poller) || !self.pieces.take(1) {
             return false;
         }
         let taken = self.bytes.take(bytes);
@@ -341,6 +308,20 @@ impl Shared {
             self.pieces.give_back(1);
         }
         taken
+    }
+
+    /// The oldest piece of `poller` found no room: nobody else takes any before it has, unless
+    /// another was first. Otherwise small pieces could for ever take what a large one waits for.
+    pub(crate) fn claim_room(&self, poller: u16) {
+        self.claim.want(poller);
+    }
+
+    /// That piece has its room, or wants none any more: the next poller's turn.
+    pub(crate) fn release_claim(&self, poller: u16) {
+        if let Some(next) = self.claim.release(poller) {
+            self.desks[usize::from(next)].inbox.ring();
+        }
+        self.feed_starving();
     }
 
     /// Gives the room of `pieces` pieces back, and wakes whoever waited for it.

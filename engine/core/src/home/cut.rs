@@ -16,7 +16,7 @@ use crate::staging::STAGED_BYTES;
 /// A read over several rails is cut into about so many pieces per rail, so that a rail that
 /// finishes last is late by less than a hundredth of the read.
 const PIECES_PER_RAIL: u64 = 128;
-const PIECE_BYTES_MIN: u64 = 64 << 10;
+pub(super) const PIECE_BYTES_MIN: u64 = 64 << 10;
 
 /// What became of a read's planning.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -8,6 +8,7 @@ use railring_transport::{Alignment, Nanos};
 
 use super::queue::Queue;
 use super::{Feed, HashCursor, Home, QUOTA, Rules, STAGED_MAX, cut};
+use crate::config::EngineConfig;
 use crate::health::Standing;
 use crate::schedule::{Load, RailMask, Scheduler};
 use crate::shared::Shared;
@@ -42,7 +43,7 @@ impl Home {
             rails.iter().fold(Alignment::NONE, |all, rail| all.strictest(rail.alignment));
         let rules = Rules {
             alignment,
-            piece_bytes_max: config.piece_bytes_max,
+            piece_bytes_max: piece_bytes_max(config),
             request_bytes_max: rails.iter().map(|r| r.request_bytes_max).min().unwrap_or(u64::MAX),
             shared_bytes_max: cut::shared_bytes_max(&shared.config, rails),
             attempts_max: config.attempts_max,
@@ -84,6 +85,8 @@ impl Home {
             tokens: HashMap::with_capacity(config.reads_max as usize),
             hashing: List::default(),
             hash: HashCursor { state: Box::new(StreamingChecksum::new()), piece: NONE, at: 0 },
+            hungry: None,
+            claims: false,
             starved: false,
             draining: List::default(),
             stopping: false,
@@ -96,4 +99,11 @@ impl Home {
     pub(crate) fn piece_ids_max(rails: &[RailFacts], reads_max: u32) -> u32 {
         Self::pieces_max(rails) + reads_max
     }
+}
+
+/// Longest piece that fits the limits on bytes in flight; where those are smaller than any piece,
+/// the smallest: one is always let through.
+fn piece_bytes_max(config: &EngineConfig) -> u64 {
+    let limit = config.limits.bytes_max.min(config.limits.rail_bytes_max);
+    config.piece_bytes_max.min(limit.max(cut::PIECE_BYTES_MIN))
 }

@@ -173,6 +173,11 @@ pub(crate) struct Home {
     tokens: HashMap<u64, List<TOKEN>>,
     hashing: List<HASHING>,
     hash: HashCursor,
+    /// The rail whose oldest piece found no room in the engine's budgets: no other rail takes any
+    /// before it.
+    hungry: Option<usize>,
+    /// Nobody else takes room, for the sake of that piece.
+    claims: bool,
     /// A piece found something used up that other pollers hold, for the first time.
     starved: bool,
     draining: List<DRAINING>,

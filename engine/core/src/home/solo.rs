@@ -176,7 +176,8 @@ impl Home {
             && feed.ordered < feed.ordered_max
             && (feed.ordered == 0
                 || feed.ordered_bytes.saturating_add(bytes) <= feed.ordered_bytes_max);
-        (room && self.shared.take_room(bytes)).then_some(rail)
+        let room = room && self.hungry.is_none();
+        (room && self.shared.take_room(self.index, bytes)).then_some(rail)
     }
 
     #[inline]

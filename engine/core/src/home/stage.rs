@@ -42,10 +42,13 @@ impl Home {
     /// Orders what the rails have room for. Touches busy rails only.
     pub(crate) fn stage(&mut self, now: Nanos, courier: &mut impl Courier) -> bool {
         if self.busy.is_empty() {
+            self.hungry = None;
+            self.settle_claim();
             return false;
         }
         let mut any = false;
-        for rail in self.busy.iter() {
+        let first = self.feed_hungry(courier);
+        for rail in self.busy.iter_from(first) {
             any |= self.follow(rail, now, courier);
             any |= self.feed_rail(rail, courier);
             if self.feeds[rail].waiters.len() > 0 {
@@ -57,10 +60,20 @@ impl Home {
                 self.busy = self.busy.without(RailMask::of(rail));
             }
         }
+        self.settle_claim();
         if self.feeds.len() > 1 && !self.busy.is_empty() && self.scheduler.may_steal() {
             any |= self.steal(courier);
         }
         any
+    }
+
+    /// Nothing of this home wants room any more: others may have it.
+    #[inline]
+    fn settle_claim(&mut self) {
+        if self.claims && self.hungry.is_none() {
+            self.claims = false;
+            self.shared.release_claim(self.index);
+        }
     }
 
     /// A rail stands otherwise than when its queue was last looked at: what waits for it in vain,
@@ -79,6 +92,17 @@ impl Home {
             self.move_on(slot, now, courier);
         }
         true
+    }
+
+    /// The piece that found no room before goes first. Says at which rail to go on, so that each
+    /// has its turn.
+    fn feed_hungry(&mut self, courier: &mut impl Courier) -> usize {
+        let Some(rail) = self.hungry.take() else { return 0 };
+        if let Some(slot) = self.feeds[rail].staged.front() {
+            self.order(slot, rail, courier);
+        }
+        self.settle_claim();
+        if self.hungry.is_some() { rail } else { rail + 1 }
     }
 
     fn feed_rail(&mut self, rail: usize, courier: &mut impl Courier) -> bool {
@@ -174,7 +198,7 @@ impl Home {
     pub(super) fn order(&mut self, slot: u32, rail: usize, courier: &mut impl Courier) -> bool {
         let piece = self.pieces.peek(slot);
         let bytes = piece.shape.read_bytes;
-        if !self.takes(rail, piece) {
+        if !self.takes(rail, piece) || self.hungry.is_some_and(|hungry| hungry != rail) {
             return false;
         }
         let state = &self.shared.rails[rail].state;
@@ -183,13 +207,16 @@ impl Home {
             Standing::Offered if state.take_probe() => true,
             _ => return false, // It waits for what comes of the probe, or is taken back.
         };
-        let order = if self.shared.take_room(bytes) {
+        let order = if self.shared.take_room(self.index, bytes) {
             let order = self.order_of(slot, rail);
             if order.is_none() {
                 self.shared.give_back_room(1, bytes);
             }
             order
         } else {
+            self.hungry = Some(rail);
+            self.claims = true;
+            self.shared.claim_room(self.index);
             None
         };
         let Some(order) = order else {

@@ -300,6 +300,7 @@ impl Home {
     /// about their memory, so none of it is given back. State may be half-changed, so this uses as
     /// little of it as it can.
     pub(crate) fn fail_all(&mut self) {
+        self.shared.release_claim(self.index);
         for feed in &mut self.feeds {
             self.shared.give_back_room(feed.ordered, feed.ordered_bytes);
             (feed.ordered, feed.ordered_bytes) = (0, 0);
