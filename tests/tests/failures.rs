@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use railring_core::{
-    Completion, EngineBuilder, EngineConfig, PoolConfig, PushError, Rail, RailHealth, Read,
-    RingConfig,
+    Completion, EngineBuilder, EngineConfig, OpenError, PoolConfig, PushError, Rail, RailHealth,
+    Read, RingConfig,
 };
 use railring_sim::{Cancelling, Fault, FaultPlan, Quiescing, SimLink, SimWorld, When};
 use railring_tests::objects;
@@ -70,6 +70,47 @@ fn a_stripe_that_fails_stops_the_rest_unless_a_part_will_do() {
         }
         assert!(cqes.into_iter().next_back().and_then(Completion::into_lease).is_some());
     }
+}
+
+#[test]
+fn stripes_that_no_rail_reaches_fail_and_the_others_are_read() {
+    let mut near = rail("a", FaultPlan::none());
+    near.endpoints = Some(vec!["server0".into(), "server2".into()]);
+    let mut scene = Scene::new(vec![near], config());
+    // Stripe i is at server i: the second and the fourth are out of reach.
+    let (object, known) = scene.object("x", shape(4, 64 * KIB, 1), 0..4);
+    assert_eq!(object.unreachable_stripes(), 2);
+    let read = scene.whole(&object).allow_partial();
+    scene.push(read);
+    let mut cqes = scene.finish();
+    cqes.sort_by_key(|cqe| cqe.stripe());
+    let statuses: Vec<Status> = cqes.iter().map(|cqe| cqe.status()).collect();
+    assert_eq!(statuses, [Status::OK, Status::NO_RAIL, Status::OK, Status::NO_RAIL]);
+    // By itself, in part, and as a set.
+    let lease = scene.pool.take().expect("a lease");
+    scene.push(Read::new(&object, 64 * KIB..128 * KIB, lease));
+    assert_eq!(scene.next().ended(), Some(Status::NO_RAIL));
+    let lease = scene.pool.take().expect("a lease");
+    scene.push(Read::new(&object, 64 * KIB + 5..64 * KIB + 6, lease));
+    assert_eq!((scene.next().ended(), scene.now), (Some(Status::NO_RAIL), scene.now));
+    let lease = scene.pool.take().expect("a lease");
+    scene.push(Read::stripes(&object, 0, 0b101, lease));
+    let cqes = scene.finish();
+    assert_eq!(cqes.last().and_then(|cqe| cqe.ended()), Some(Status::OK));
+    let lease = cqes.into_iter().next_back().and_then(Completion::into_lease).expect("it is back");
+    let third = 128 * 1024..192 * 1024;
+    assert_eq!(lease.as_slice()[third.clone()], known.bytes[third]);
+}
+
+#[test]
+fn an_object_of_which_nothing_can_be_read_does_not_open() {
+    let mut near = rail("a", FaultPlan::none());
+    near.endpoints = Some(vec!["server9".into()]);
+    let scene = Scene::new(vec![near], config());
+    let endpoints = ["server0".to_owned(), "server1".to_owned()];
+    let known = objects::put(&scene.world, "x", shape(4, 64 * KIB, 1), &endpoints, 3);
+    let error = scene.engine.open(&known.placement).expect_err("no rail reaches any of it");
+    assert!(matches!(error, OpenError::NoRail { stripe: 0, .. }), "{error}");
 }
 
 #[test]

@@ -12,6 +12,7 @@ const FOUND_PLAIN: &[(u64, &str)] = &[
     (14, "the last CQE of a quiet read showed the end of its memory as its stripe"),
     (16, "a read ended with an error that came after its first and that no stripe had"),
     (36, "two pollers together had more bytes on a rail than its limit"),
+    (78, "a piece that was stolen and found no room was given back and stolen again for ever"),
     (224, "memory that no piece had used up the CQ slot of memory before it: a lease was lost"),
     (1227, "the bad block of a stripe was looked for in staging memory that was free again"),
     (21_913, "a read ended as stuck for staging memory that was, though no stripe of it was"),

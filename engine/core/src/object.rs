@@ -18,10 +18,10 @@ pub enum OpenError {
     /// The placement contradicts itself.
     #[error(transparent)]
     InvalidPlacement(#[from] PlacementError),
-    /// A stripe has no owner on any endpoint that a rail reaches.
+    /// No stripe has an owner on any endpoint that a rail reaches.
     #[error(
-        "no rail reaches an owner of stripe {stripe} (first owner: {endpoint}): {why}; add a rail \
-         to it"
+        "no rail reaches an owner of any stripe (the first, {stripe}, is at {endpoint}): {why}; \
+         add a rail to it"
     )]
     NoRail {
         /// The first such stripe.
@@ -87,6 +87,13 @@ impl Object {
         self.opened.inner.placement.stripe_count()
     }
 
+    /// Stripes that no rail reaches an owner of, as it was when the object was opened: reads of
+    /// them end as `Status::NO_RAIL`, all others can be read.
+    #[must_use]
+    pub fn unreachable_stripes(&self) -> u32 {
+        self.opened.inner.unreached
+    }
+
     /// The validated placement.
     #[must_use]
     pub fn placement(&self) -> &ValidPlacement {
@@ -125,6 +132,8 @@ pub(crate) struct ObjectInner {
     targets: Vec<Option<TargetId>>,
     controls: Arc<[Arc<dyn RailControl>]>,
     connections: u32,
+    /// Stripes that no rail reaches an owner of.
+    unreached: u32,
 }
 
 /// One way to a stripe: which owner, connected how.
@@ -158,6 +167,7 @@ impl ObjectInner {
             targets: vec![None; sources * controls.len()],
             controls: Arc::clone(controls),
             connections: 0,
+            unreached: 0,
         };
         let refused = inner.connect_sources(pinned);
         inner.check_reach(refused)?;
@@ -196,23 +206,30 @@ impl ObjectInner {
         refused
     }
 
-    /// Every stripe must be readable over some rail.
-    fn check_reach(&self, mut refused: Vec<Option<ConnectError>>) -> Result<(), OpenError> {
-        let unreached = (0..self.placement.stripe_count()).find(|&s| self.rails(s).is_empty());
-        let Some(stripe) = unreached else { return Ok(()) };
-        let owners = self.placement.owners(stripe);
-        let first = usize::from(owners[0].source);
-        let error = owners.iter().find_map(|owner| refused[usize::from(owner.source)].take());
-        match error {
-            Some(source @ ConnectError::Stale { .. }) => {
-                Err(OpenError::Stale { generation: self.placement.generation(), source })
-            }
-            error => Err(OpenError::NoRail {
-                stripe,
-                endpoint: self.placement.sources()[first].endpoint.clone(),
-                why: error.map_or_else(|| "no rail serves it".to_owned(), |e| e.to_string()),
-            }),
+    /// Some stripe must be readable over some rail, and none may be out of reach because the
+    /// placement is old. The others fail when they are read.
+    fn check_reach(&mut self, mut refused: Vec<Option<ConnectError>>) -> Result<(), OpenError> {
+        let stripes = self.placement.stripe_count();
+        let unreached = || (0..stripes).filter(|&stripe| self.rails(stripe).is_empty());
+        let Some(stripe) = unreached().next() else { return Ok(()) };
+        let is_stale = |error: &ConnectError| matches!(error, ConnectError::Stale { .. });
+        let stale = unreached()
+            .flat_map(|stripe| self.placement.owners(stripe))
+            .find(|owner| refused[usize::from(owner.source)].as_ref().is_some_and(is_stale));
+        if let Some(source) = stale.and_then(|owner| refused[usize::from(owner.source)].take()) {
+            return Err(OpenError::Stale { generation: self.placement.generation(), source });
         }
+        let count = unreached().count();
+        let owners = self.placement.owners(stripe);
+        let error = owners.iter().find_map(|owner| refused[usize::from(owner.source)].take());
+        let why = error.map_or_else(|| "no rail serves it".to_owned(), |e| e.to_string());
+        let endpoint = self.placement.sources()[usize::from(owners[0].source)].endpoint.clone();
+        if count == stripes as usize {
+            return Err(OpenError::NoRail { stripe, endpoint, why });
+        }
+        tracing::warn!(stripe, count, endpoint, why, "stripes of an object are out of reach");
+        self.unreached = u32::try_from(count).expect("at most 65,535 stripes");
+        Ok(())
     }
 
     /// Targets this object holds, over all rails.

@@ -321,7 +321,6 @@ impl Shared {
         if let Some(next) = self.claim.release(poller) {
             self.desks[usize::from(next)].inbox.ring();
         }
-        self.feed_starving();
     }
 
     /// Gives the room of `pieces` pieces back, and wakes whoever waited for it.

@@ -95,3 +95,22 @@ impl Staging {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What waits for tables can have everything but what tables need.
+    #[test]
+    fn a_table_finds_a_buffer_when_edges_have_all_of_theirs() {
+        let regions = Regions::new(8);
+        let (staging, _made) = Staging::new(&regions, 2 << 20, None).expect("memory");
+        let taken: Vec<Lease> = std::iter::from_fn(|| staging.take(1, StagedFor::Bytes)).collect();
+        assert_eq!(taken.len(), 256 + 32 + 1);
+        let table = staging.take(1 << 20, StagedFor::Table).expect("it is kept for tables");
+        assert!(staging.take(1, StagedFor::Table).is_none());
+        drop((taken, table));
+        assert_eq!(staging.gauge().0, 0);
+        assert!(staging.take(1 << 20, StagedFor::Bytes).is_some(), "blocks can be as large");
+    }
+}

@@ -3,6 +3,7 @@
 use railring_catalog::checksum::stripe_checksum;
 use railring_core::{Completion, RailHealth};
 use railring_dma::Lease;
+use railring_sim::SimRailConfig;
 use railring_transport::Nanos;
 use sq_cq::{Blame, Proof, Status};
 
@@ -20,6 +21,8 @@ struct Rules {
     toggled: bool,
     may_lie: bool,
     attempts_max: u8,
+    /// No rail serves any owner of some stripe of the object.
+    cut_off: bool,
     rails: usize,
     /// Between the moment a read must stop and its end.
     bound_ns: u64,
@@ -42,6 +45,7 @@ impl Run {
             toggled: self.toggled,
             may_lie: self.bytes_may_lie(),
             attempts_max: engine.attempts_max,
+            cut_off: false,
             rails: self.scenario.rails.len(),
             bound_ns: u64::try_from(bound.as_nanos()).expect("short") + SLACK_NS,
         }
@@ -49,7 +53,7 @@ impl Run {
 
     /// One CQE.
     pub(crate) fn completed(&mut self, caller: usize, cqe: Completion) -> Result<(), Wrong> {
-        let (name, rules) = (cqe.user_data(), self.rules());
+        let (name, mut rules) = (cqe.user_data(), self.rules());
         let status = raw(cqe.status());
         self.note(About::Read(name), What::Completed, cqe.stripe().into(), status);
         let state = &mut self.callers[caller];
@@ -62,6 +66,7 @@ impl Run {
         if cqe.read_id() != read.id {
             return Err(Wrong::of(name, "a CQE with another read's id"));
         }
+        rules.cut_off = known.is_some_and(|known| is_cut_off(known, &self.scenario.rails));
         if let (Some(known), false) = (known, read.cuts.is_empty()) {
             let bytes = state.ring.as_ref().and_then(|ring| ring.bytes(&cqe));
             check_stripe(read, &cqe, bytes, known, rules).map_err(|what| Wrong::of(name, what))?;
@@ -334,6 +339,17 @@ fn check_stripe(
     }
 }
 
+/// Whether no rail serves any owner of some stripe.
+fn is_cut_off(known: &Known, rails: &[SimRailConfig]) -> bool {
+    let serves = |endpoint: &String| {
+        let mut lists = rails.iter().map(|rail| &rail.endpoints);
+        lists.any(|list| list.as_ref().is_none_or(|list| list.contains(endpoint)))
+    };
+    let endpoint = |source: u16| &known.placement.sources[usize::from(source)].endpoint;
+    let mut stripes = known.placement.stripes.iter();
+    stripes.any(|stripe| !stripe.owners.iter().any(|owner| serves(endpoint(owner.source))))
+}
+
 /// Whether a stripe may have failed with `status`.
 fn check_failure(
     read: &Tracked,
@@ -347,6 +363,7 @@ fn check_failure(
         Status::CANCELLED => cancelled,
         Status::TIMED_OUT => late || !rules.calm,
         Status::STALE if overwritten => true,
+        Status::NO_RAIL => rules.cut_off,
         Status::RAIL_DOWN => rules.toggled || !rules.calm,
         Status::INVALID_ARGUMENT | Status::ENGINE_FAILED => false,
         _ => !rules.calm,

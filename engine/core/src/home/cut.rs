@@ -87,7 +87,9 @@ impl Home {
         } else {
             self.stripes.peek(read.cutting).index
         };
-        self.object(read.object).inner.rails(index).0.trailing_zeros() as usize
+        let reach = self.object(read.object).inner.rails(index);
+        // One that nobody reaches fails as soon as it is looked at, wherever it queued.
+        if reach.is_empty() { 0 } else { reach.0.trailing_zeros() as usize }
     }
 
     fn park(&mut self, slot: u32, rail: usize) {
@@ -158,7 +160,8 @@ impl Home {
         let reach = self.object(object).inner.rails(index);
         let usable = self.usable(reach);
         if usable.is_empty() {
-            self.fail_stripe(stripe_slot, Status::RAIL_DOWN, now, courier);
+            let status = if reach.is_empty() { Status::NO_RAIL } else { Status::RAIL_DOWN };
+            self.fail_stripe(stripe_slot, status, now, courier);
             return Planned::All;
         }
         let shape = self.shape(slot, stripe_slot);

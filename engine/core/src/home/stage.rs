@@ -134,6 +134,9 @@ impl Home {
                 self.stage_piece(slot, thief);
                 self.shared.desks[usize::from(self.index)].counters.steals.add(1);
                 if !self.order(slot, thief, courier) {
+                    if self.hungry == Some(thief) {
+                        break; // There is no room anywhere: here it waits best.
+                    }
                     // No staging memory here now: back where it was.
                     self.unstage(slot);
                     self.stage_piece(slot, victim);
@@ -301,7 +304,8 @@ impl Home {
             want_to: 0,
         };
         let Some(rail) = self.choose(usable, RailMask::default(), shape.read_bytes) else {
-            let status = sq_cq::Status::RAIL_DOWN;
+            let none = reach.is_empty();
+            let status = if none { sq_cq::Status::NO_RAIL } else { sq_cq::Status::RAIL_DOWN };
             self.fail_stripe(stripe_slot, status, now, courier);
             return;
         };
