@@ -1,5 +1,5 @@
-//! What waits for one rail: block tables first, because what waits for them may have all the staging
-//! memory that the rest waits for.
+//! What waits for one rail: block tables first, because what waits for them may have all the
+//! staging memory that the rest waits for.
 
 use super::{Piece, PieceKind, STAGED};
 use crate::slab::{List, Slab};

@@ -1,5 +1,5 @@
-//! What is left of a poller that panicked: it works on no reads, and goes on answering those who gave
-//! it pieces, until the engine ends.
+//! What is left of a poller that panicked: it works on no reads, and goes on answering those who
+//! gave it pieces, until the engine ends.
 //!
 //! Nothing is known about its state, so every step is contained by itself. A link that panics once
 //! more is not touched again: what it holds is said to be stuck, because nobody can tell when it is
