@@ -104,7 +104,8 @@ mod tests {
     #[test]
     fn a_table_finds_a_buffer_when_edges_have_all_of_theirs() {
         let regions = Regions::new(8);
-        let (staging, _made) = Staging::new(&regions, 2 << 20, None).expect("memory");
+        let (staging, _made) =
+            Staging::new(&regions, &Places::default(), 2 << 20, None).expect("memory");
         let taken: Vec<Lease> = std::iter::from_fn(|| staging.take(1, StagedFor::Bytes)).collect();
         assert_eq!(taken.len(), 256 + 32 + 1);
         let table = staging.take(1 << 20, StagedFor::Table).expect("it is kept for tables");

@@ -104,6 +104,9 @@ impl Home {
         let cancelled = permit.is_cancelled()
             || attached.token.as_ref().is_some_and(|t| t.is_cancelled())
             || self.caller_is_gone(ring);
+        if sqe.opcode() != Opcode::Nop && !self.knows(sqe.object()) {
+            self.learn_now();
+        }
         let read = self.describe(ring, sqe, permit, attached);
         self.enter(read, cancelled, now, courier);
     }
@@ -112,9 +115,6 @@ impl Home {
     fn describe(&self, ring: usize, sqe: &Sqe, permit: Permit, attached: Attached) -> Read {
         let mut read = self.read_of(ring, sqe, permit, attached);
         let slot = read.object;
-        if sqe.opcode() != Opcode::Nop && !self.knows(sqe.object()) {
-            self.learn_now();
-        }
         let known = self.objects.get(slot as usize).and_then(Option::as_ref);
         let object = known.filter(|object| object.inner.handle == sqe.object());
         let status = match sqe.opcode() {
