@@ -286,11 +286,8 @@ impl RailControl for VerbsControl {
     }
 
     fn disconnect(&self, target: TargetId) {
-        let Some(row) = self.shared.targets.find(target) else { return };
-        if !self.shared.targets.remove(target) {
-            return;
-        }
-        let slot = usize::try_from(row.connection).expect("a few hundred");
+        let Some(connection) = self.shared.targets.remove(target) else { return };
+        let slot = usize::try_from(connection).expect("a few hundred");
         lock(&self.shared.connections[slot].desk).open.retain(|open| open.id != target);
     }
 }

@@ -121,7 +121,7 @@ fn check(options: &VerbsRailOptions) -> Result<(), VerbsRailError> {
         ("a hop limit", options.hop_limit.into(), 255),
         ("a weight", options.weight.into(), u32::MAX.into()),
         (
-            "a registration length",
+            "a registration length in pages of 4096 B",
             options.registration_bytes_max.map_or(1, |bytes| bytes / PAGE_BYTES),
             u64::MAX,
         ),

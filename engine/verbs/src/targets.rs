@@ -102,17 +102,16 @@ impl Targets {
         }
     }
 
-    /// Forgets a target, unless it is not there (any more).
-    pub(crate) fn remove(&self, id: TargetId) -> bool {
+    /// Forgets a target, unless it is not there (any more); says which connection it was of.
+    pub(crate) fn remove(&self, id: TargetId) -> Option<u32> {
         let mut book = self.book();
-        let Some(used) = book.used.get_mut(id.slot as usize) else { return false };
-        if used.0 != id.generation {
-            return false;
-        }
+        let used = book.used.get_mut(id.slot as usize).filter(|used| used.0 == id.generation)?;
         *used = (used.0.checked_add(1).unwrap_or(1), 0);
-        self.rows[id.slot as usize].version.store(0, Ordering::Relaxed);
+        let row = &self.rows[id.slot as usize];
+        row.version.store(0, Ordering::Relaxed);
         book.free.push(id.slot);
-        true
+        // Nobody writes it without the lock that is held here.
+        Some(row.connection.load(Ordering::Relaxed))
     }
 
     /// The target's memory. No lock; nothing also while it changes.
@@ -154,7 +153,8 @@ mod tests {
         assert_eq!(targets.find(first), Some(target(1)));
         targets.change(first, target(2));
         assert_eq!(targets.find(first), Some(target(2)));
-        assert!(targets.remove(first) && !targets.remove(first));
+        assert_eq!((targets.remove(first), targets.remove(first)), (Some(2), None));
+        assert_eq!(targets.find(first), None);
         let second = targets.insert(target(3)).expect("room");
         assert_eq!(second.slot, first.slot);
         targets.change(first, target(4));

@@ -1,4 +1,4 @@
-//! Reads that wait for a connection that was lost: never posted, so theirs to take back at any time.
+//! Reads that wait for a connection that was lost: never posted, so they end whenever asked to.
 //!
 //! A connection that worked is likely to come back within milliseconds, and the reads that it took
 //! along when it was torn down did nothing wrong. They wait for the first attempt to reconnect; if
