@@ -362,6 +362,8 @@ pub(crate) enum BenchCommand {
     /// The engine on simulated rails in virtual time, beside what the rails can carry. Each pair is
     /// a seed; --seconds and --dir are of no matter.
     Sim(BenchOptions),
+    /// One RDMA rail beside perftest, on one device with itself, from a peer in another process.
+    Verbs(VerbsBenchOptions),
     /// Every group that can run here; the others are named with the reason.
     All(BenchOptions),
     /// Exactly so many idle turns or reads, for counting instructions.
@@ -376,6 +378,7 @@ pub(crate) enum Group {
     File,
     Idle,
     Sim,
+    Verbs,
     All,
 }
 
@@ -386,9 +389,29 @@ impl Group {
             Group::File => "file",
             Group::Idle => "idle",
             Group::Sim => "sim",
+            Group::Verbs => "verbs",
             Group::All => "all",
         }
     }
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example, on a machine without an RDMA card:
+  cargo build --release --features verbs -p railring-tools -p railring-tests --bins
+  cargo xtask guest -- target/release/railring bench verbs
+
+The peer is any program that, run as PROGRAM --device DEVICE --serve DIR, serves the files below DIR
+over the hello of docs/verbs-hello.md, prints 'ready HOST:PORT', and ends when its input does.")]
+pub(crate) struct VerbsBenchOptions {
+    /// The RDMA device; by default the first.
+    #[arg(long, value_name = "DEVICE")]
+    pub(crate) device: Option<String>,
+    /// The peer's program; by default memory_peer beside this one.
+    #[arg(long, value_name = "PROGRAM", value_hint = ValueHint::ExecutablePath)]
+    pub(crate) peer_command: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) bench: BenchOptions,
 }
 
 #[derive(Debug, Args)]

@@ -85,3 +85,36 @@ fn the_doctor_says_what_little_memory_means() {
     let output = run("8192");
     assert_eq!(finding(&findings(&output), "self-test rxe0/1")["state"], "good", "{output:?}");
 }
+
+#[test]
+fn the_benchmark_prints_its_rows_and_counts_nothing_on_the_way() {
+    if !is_in_the_guest("the_benchmark_prints_its_rows_and_counts_nothing_on_the_way") {
+        return;
+    }
+    let output = railring("bench verbs --pairs 1 --seconds 0.001 --json");
+    assert!(output.status.success(), "{output:?}");
+    let rows = findings(&output);
+    let names: Vec<_> = rows[1..].iter().map(|row| row["row"].as_str().expect("text")).collect();
+    let expected = ["verbs-pull-256k", "verbs-pull-1m", "verbs-lat", "allocations", "syscalls"];
+    assert_eq!(names, expected);
+    for row in &rows[1..] {
+        println!("{row}");
+        // Times are not looked at; that the peers were there is.
+        let counted = ["allocations", "syscalls"].iter().any(|name| row["row"] == *name);
+        assert!(row["ours"].is_number() && (counted || row["theirs"].is_number()), "{row}");
+        assert!(!counted || row["meets"] == true, "{row}");
+    }
+}
+
+#[test]
+fn a_benchmark_without_a_peer_says_how_to_build_one() {
+    let output = railring("bench verbs --device nope");
+    assert!(!output.status.success());
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(told.contains("nope") || told.contains("RDMA device"), "{told}");
+    if is_in_the_guest("a_benchmark_without_a_peer_says_how_to_build_one") {
+        let output = railring("bench verbs --seconds 0.001 --peer-command /nowhere/peer");
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(told.contains("/nowhere/peer") && told.contains("--peer-command"), "{told}");
+    }
+}

@@ -1,5 +1,5 @@
-//! Objects on a disk, and the tight loops that read them through one file rail: what the rows of
-//! `file` measure.
+//! Objects on a disk, and the tight loops that read them through one rail: what the rows of `file`
+//! and `verbs` measure.
 
 use std::io::{self, Read as _};
 use std::ops::ControlFlow;
@@ -20,8 +20,10 @@ use crate::signals::Stop;
 pub(super) const STRIPE_BYTES: u64 = 1 << 20;
 /// Blocks are as long as the random reads, so that each is checked and nothing besides is read.
 pub(super) const BLOCK_BYTES: u32 = 4096;
-/// How often the clock is looked at.
+/// How often the clock is looked at, in turns; in fewer where a turn moves much.
 const LOOK_EVERY: usize = 64;
+const LOOK_EVERY_LARGE: usize = 4;
+const LARGE_BYTES: u64 = 256 << 10;
 const SPIN: Duration = Duration::from_micros(50);
 
 /// A store of one directory with one object of random bytes; removed when it is dropped.
@@ -48,6 +50,18 @@ impl Stored {
         let placement = put?.placement;
         let directory = crate::stores::present(&store).pop().context("a store of one directory")?;
         Ok(Stored { directory, placement, _place: place })
+    }
+
+    /// Where the object lies.
+    #[cfg(feature = "verbs")]
+    pub(super) fn placement(&self) -> &Placement {
+        &self.placement
+    }
+
+    /// The store's directory.
+    #[cfg(feature = "verbs")]
+    pub(super) fn directory(&self) -> &Path {
+        &self.directory
     }
 
     /// The data file, for a peer that reads the same bytes.
@@ -92,7 +106,7 @@ pub(super) enum Order {
     Sequential,
 }
 
-/// An engine without threads over one file rail.
+/// An engine without threads over one rail.
 #[derive(Debug)]
 pub(super) struct Disk {
     engine: InlineEngine,
@@ -120,11 +134,22 @@ pub(super) struct How {
 }
 
 impl Disk {
+    /// Over a file rail.
     pub(super) fn open(places: &Places, stored: &Stored, how: How) -> Result<Self> {
-        let How { depth, read_bytes, order, verify, between } = how;
         let rails = RailSet::directories([&stored.directory])?;
+        Disk::over(places, rails, &stored.placement, how)
+    }
+
+    /// Over one rail of any kind.
+    pub(super) fn over(
+        places: &Places,
+        rails: RailSet,
+        placement: &Placement,
+        how: How,
+    ) -> Result<Self> {
+        let How { depth, read_bytes, order, verify, between } = how;
         let engine = places.inline(rails).build_inline()?;
-        let object = engine.open(&stored.placement)?;
+        let object = engine.open(placement)?;
         let entries = u32::try_from(depth)?.next_power_of_two();
         let sizes =
             RingConfig { sq_entries: entries, cq_entries: entries, ..RingConfig::default() };
@@ -235,9 +260,10 @@ impl Disk {
 
     /// Keeps the disk at its depth for `time`; returns reads and the time they took.
     pub(super) fn run(&mut self, time: Duration) -> Result<(usize, Duration)> {
+        let turns = if self.read_bytes < LARGE_BYTES { LOOK_EVERY } else { LOOK_EVERY_LARGE };
         let (begun, mut done) = (Instant::now(), 0);
         loop {
-            for _ in 0..LOOK_EVERY {
+            for _ in 0..turns {
                 self.fill(self.depth)?;
                 done += self.turn()?;
             }
@@ -291,6 +317,12 @@ impl Disk {
         let cpu = super::cpu_time().saturating_sub(before);
         let bytes = reads as u64 * self.read_bytes;
         Ok(cpu.as_secs_f64() / crate::units::ratio(bytes.max(1), 1 << 30))
+    }
+
+    /// How the bytes move, for people.
+    #[cfg(feature = "verbs")]
+    pub(super) fn backend(&mut self) -> Result<String> {
+        Ok(self.counters()?.0.link.backend)
     }
 
     /// The rail's counters and the engine's turns with work, as of now.

@@ -7,6 +7,8 @@ mod gate;
 mod idle;
 mod nop;
 mod peers;
+#[cfg(feature = "verbs")]
+mod perftest;
 mod places;
 mod rig;
 mod ring;
@@ -14,6 +16,8 @@ mod ring_counts;
 mod row;
 mod scale;
 mod sim;
+#[cfg(feature = "verbs")]
+mod verbs;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -22,7 +26,7 @@ use anyhow::{Context as _, Result};
 use railring::topology::{allowed_cpus, pin_current_thread};
 use serde::Serialize;
 
-use crate::args::{BenchArgs, BenchCommand, BenchOptions, Group};
+use crate::args::{BenchArgs, BenchCommand, BenchOptions, Group, VerbsBenchOptions};
 use crate::bench::places::Places;
 use crate::bench::row::Row;
 use crate::output::{Format, Out, note};
@@ -33,7 +37,7 @@ use crate::{Context, output};
 /// Groups that cannot run, and why.
 const ELSEWHERE: &[(&str, &str)] = &[
     ("tcp", "there is no TCP rail yet"),
-    ("verbs", "there is no verbs rail yet"),
+    ("verbs", "it needs an RDMA device and a peer: railring bench verbs, in cargo xtask guest"),
     ("designs", "it compares over TCP and verbs rails, which are not there yet"),
 ];
 
@@ -60,6 +64,7 @@ struct Header {
 }
 
 pub(crate) fn run(args: &BenchArgs, context: &mut Context) -> Result<()> {
+    let mut verbs = None;
     let (group, options) = match &args.command {
         BenchCommand::Gate(args) => return gate::run(args),
         BenchCommand::Ring(options) => (Group::Ring, options),
@@ -67,13 +72,20 @@ pub(crate) fn run(args: &BenchArgs, context: &mut Context) -> Result<()> {
         BenchCommand::Idle(options) => (Group::Idle, options),
         BenchCommand::Sim(options) => (Group::Sim, options),
         BenchCommand::All(options) => (Group::All, options),
+        BenchCommand::Verbs(given) => {
+            verbs = Some(given);
+            (Group::Verbs, &given.bench)
+        }
     };
     let allowed = allowed_cpus()?;
     let places = Places::of(&options.place, group, &allowed)?;
     let Context { out, stop } = context;
     let mut bench = Bench { options, stop, out, places, rows: Vec::new() };
     bench.header(group)?;
-    let result = bench.groups(group);
+    let result = match verbs {
+        Some(given) => bench.verbs(given),
+        None => bench.groups(group),
+    };
     // Whatever comes after must not be confined to the cores of the measurement.
     pin_current_thread(allowed)?;
     result?;
@@ -85,6 +97,21 @@ impl Bench<'_> {
     fn take_place(&self) -> Result<()> {
         places::pin(self.places.caller())?;
         self.places.check()
+    }
+
+    #[cfg(feature = "verbs")]
+    fn verbs(&mut self, given: &VerbsBenchOptions) -> Result<()> {
+        verbs::run(self, given)
+    }
+
+    #[cfg(not(feature = "verbs"))]
+    fn verbs(&mut self, given: &VerbsBenchOptions) -> Result<()> {
+        let VerbsBenchOptions { device, .. } = given;
+        let device = device.as_deref().unwrap_or("an RDMA device");
+        anyhow::bail!(
+            "{device} cannot be measured: this command was built without the feature verbs; build \
+             with cargo build --release --features verbs"
+        )
     }
 
     fn groups(&mut self, group: Group) -> Result<()> {

@@ -89,8 +89,8 @@ impl Places {
             Some(RailCount::Most(rails)) => rails,
             Some(RailCount::Auto) | None => 1,
         };
-        if rails > 1 && matches!(group, Group::File | Group::All) {
-            let problem = "bench file compares one rail with its peer: leave --rails out";
+        if rails > 1 && matches!(group, Group::File | Group::Verbs | Group::All) {
+            let problem = "bench file and verbs compare one rail with its peer: leave --rails out";
             return Err(UsageError(problem.to_owned()).into());
         }
         let policy = Policy { rails_max: None, ..place.policy() };
@@ -124,7 +124,7 @@ impl Places {
         }
         let pinned: CpuSet = policy.pins.iter().map(|pin| pin.cpu).collect();
         // The caller drives the one rail of this group itself.
-        let drives = group == Group::File;
+        let drives = matches!(group, Group::File | Group::Verbs);
         let free = if drives { pinned.clone() } else { usable.difference(&pinned) };
         let caller: CpuId = free.first().or(usable.first()).context("no cpu can be used")?;
         let rest = usable.difference(&caller.into());
