@@ -54,10 +54,17 @@ fn path_of(machine: &Machine, address: PciAddress) -> Vec<&PciFunction> {
     bridges.chain(std::iter::once(card)).collect()
 }
 
-/// Each link has two ends; it could run at what the lesser of both allows.
+/// Each link has two ends; it could run at what the lesser of both allows. A port of a bridge that
+/// leads down is the upper end of the link below it, and shows the same.
 fn links(machine: &Machine, rail: &RailPlacement) -> Vec<Warning> {
     let path = rail.pci.map(|address| path_of(machine, address)).unwrap_or_default();
-    let ends = path.iter().enumerate().filter_map(|(place, lower)| {
+    let is_upper_end = |place: usize| {
+        let leads_down = (path.len() - place).is_multiple_of(2);
+        let below = path.get(place + 1).map(|below| below.link.now);
+        leads_down && below == Some(path[place].link.now)
+    };
+    let ends = path.iter().enumerate().filter(|(place, _)| !is_upper_end(*place));
+    let ends = ends.filter_map(|(place, lower)| {
         let upper = place.checked_sub(1).map(|above| path[above]);
         Some((*lower, upper, lower.link.now?, lower.link.most?))
     });
