@@ -53,14 +53,25 @@ fn pollers_near_each_device_run_where_the_plan_says() {
 }
 
 #[test]
-fn what_is_found_is_used_or_reported() {
-    let Some(rails) = guest::rails("what_is_found_is_used_or_reported") else { return };
+fn the_rails_that_are_found_are_polled_on_their_own_nodes() {
+    let test = "the_rails_that_are_found_are_polled_on_their_own_nodes";
+    let Some(rails) = guest::rails(test) else { return };
     let set = RailSet::discover().expect("the machine can be read");
-    let names = set.names();
-    for rail in 0..rails {
-        let device = format!("rxe{rail}");
-        let is_used = names.iter().any(|name| name.contains(&device));
-        let is_told = set.unused().iter().any(|unused| unused.name.contains(&device));
-        assert!(is_used || is_told, "{device} is neither in {names:?} nor in {:?}", set.unused());
+    assert_eq!(set.len(), rails as usize, "unused: {:?}", set.unused());
+    let before = railring::topology::allowed_cpus().expect("readable");
+    let engine = Engine::builder().rails(set).strictness(Strictness::Strict).build();
+    let engine = engine.expect("every poller is where it was to be");
+    let machine = Discovery::live().read().expect("sysfs is there");
+    for rail in engine.rail_stats() {
+        println!("{rail}");
+        let number = rail.info.name.trim_start_matches("rxe").split(':').next();
+        let number: u32 = number.and_then(|text| text.parse().ok()).expect("rxeN:1");
+        assert_eq!((rail.node, rail.memory_node), (Some(number % 2), Some(number % 2)), "{rail}");
+        let cpu = rail.pinned_cpu.expect("read back");
+        assert_eq!(rail.asked_cpu, Some(cpu));
+        let node = machine.node_of(railring::topology::CpuId(u16::try_from(cpu).expect("small")));
+        assert_eq!(node.map(|node| u32::from(node.0)), rail.node, "{rail}");
+        assert_eq!(rail.memory, railring::dma::Placement::Node(number % 2), "{rail}");
     }
+    assert_eq!(railring::topology::allowed_cpus().expect("readable"), before, "the caller's own");
 }
