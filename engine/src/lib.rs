@@ -103,12 +103,12 @@ pub use railring_verbs as verbs;
 
 pub use railring_catalog::{ObjectKey, Placement};
 pub use railring_core::{
-    BlockingReader, BlockingReaderConfig, BlockingReaderError, BuildError, CancelToken,
-    CancelledBy, Completion, ConfigError, Destination, Drive, EngineConfig, EngineStats, HeldBy,
-    Latencies, Limits, MemoryError, NoSuchRail, Object, OpenError, Policy, PollerStart, PoolConfig,
-    PoolNode, Progress, PublishGate, PushError, PushWaitError, RailHealth, RailStats, Read,
-    ReadIntoError, ReadOptions, Recheck, Refused, Ring, RingConfig, RingMakeError, Scatter,
-    StripeFailure, Threads, Verification, WaitError, WaitRefused, Waiting,
+    BlockingReader, BlockingReaderConfig, BlockingReaderError, Bottleneck, BuildError, CancelToken,
+    CancelledBy, ClassStats, Completion, ConfigError, Destination, Drive, EngineConfig,
+    EngineStats, HeldBy, Latencies, Limits, MemoryError, NoSuchRail, Object, OpenError, Policy,
+    PollerStart, PoolConfig, PoolNode, Progress, PublishGate, PushError, PushWaitError, RailHealth,
+    RailStats, Read, ReadIntoError, ReadOptions, Recheck, Refused, Ring, RingConfig, RingMakeError,
+    Scatter, StripeFailure, Threads, Verification, WaitError, WaitRefused, Waiting,
 };
 pub use railring_dma::{Lease, Pool};
 pub use railring_store::Store;

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::{Arc, Mutex};
 
 use railring_dma::{Region, Regions};
-use railring_transport::{Link, Nanos, RailControl, RegisterError};
+use railring_transport::{Link, Nanos, RailControl, RailKind, RegisterError};
 use sq_cq::Bell;
 
 use crate::config::{ConfigError, EngineConfig};
@@ -240,6 +240,7 @@ fn facts_of<L: Link>(
             request_bytes_max: limits.request_bytes_max,
             alignment: limits.alignment,
             staging,
+            is_disk: info.kind == RailKind::File,
         });
     }
     Ok((facts, staged))

@@ -17,6 +17,7 @@ use crate::mail::{Inbox, SOURCE_CONTROL};
 use crate::object::ObjectInner;
 use crate::places::Places;
 use crate::poller::Control;
+use crate::stages::{CLASSES, ClassStats};
 use crate::staging::Staging;
 use crate::stats::{EngineStats, HomeCounters, RailCounters, RailStats, latencies};
 
@@ -511,7 +512,16 @@ impl Shared {
             impounded_bytes: self.regions.stats().impounded_bytes,
             regions_misplaced: self.places.misplaced(),
             failed_pollers: self.failed_pollers.load(Ordering::Relaxed).into(),
+            classes: self.classes(),
         }
+    }
+
+    fn classes(&self) -> [ClassStats; CLASSES] {
+        std::array::from_fn(|class| {
+            let mut stats = ClassStats::default();
+            self.desks.iter().for_each(|desk| stats.add(&desk.counters.classes[class]));
+            stats
+        })
     }
 
     /// Asks the pollers for their links' counters, for the next snapshot.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use railring_transport::{LinkStats, RailInfo};
 
 use crate::health::RailHealth;
+use crate::stages::{CLASSES, ClassCounters, ClassStats};
 
 /// A counter with one writer. Monotone; readers may see it a moment late.
 #[derive(Debug, Default)]
@@ -159,6 +160,7 @@ pub(crate) struct HomeCounters {
     pub(crate) table_fetches: Counter,
     pub(crate) staged_pieces: Counter,
     pub(crate) reads_in_progress: Counter,
+    pub(crate) classes: [ClassCounters; CLASSES],
 }
 
 /// One rail, as it was a moment ago. Counts are monotone, gauges are of now.
@@ -288,6 +290,8 @@ pub struct EngineStats {
     pub regions_misplaced: u64,
     /// Pollers that panicked. Their reads have failed, their rails are not used any more.
     pub failed_pollers: u64,
+    /// Where the time of reads goes, for each of [`ReadClass::ALL`](crate::ReadClass::ALL).
+    pub classes: [ClassStats; CLASSES],
 }
 
 pub(crate) fn latencies(counters: &RailCounters) -> Latencies {

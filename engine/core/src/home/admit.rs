@@ -78,6 +78,7 @@ impl Home {
     }
 
     /// Whether the next read of a ring must wait for others to end.
+    #[inline]
     pub(super) fn corks(&self, ring: usize) -> bool {
         self.is_full() || self.seats[ring].as_ref().is_some_and(|seat| seat.corked.len() > 0)
     }

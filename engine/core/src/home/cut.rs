@@ -28,11 +28,13 @@ enum Planned {
 }
 
 impl Home {
-    /// Cuts a read finer that several rails can share, so that they finish together.
+    /// A read begins: it is cut finer if several rails can share it, so that they finish together.
     pub(super) fn size_pieces(&mut self, slot: u32) {
         let rails = self.feeds.len() as u64;
         let limit = self.rules.whole_bytes_max();
+        let now = self.now;
         let read = self.reads.at(slot);
+        read.laps.begin(read.pushed_at, now);
         let shared = rails > 1 && self.scheduler.policy() != Policy::Fixed;
         read.piece_bytes = if shared {
             // Rounded down to a power of two, so that it is a multiple of every block size.

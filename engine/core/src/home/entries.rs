@@ -10,6 +10,7 @@ use crate::memory::Memory;
 use crate::plan::PieceShape;
 use crate::schedule::RailMask;
 use crate::slab::{Id, Linked, Links, List, NONE};
+use crate::stages::Laps;
 use crate::wheel::{Timed, WHEEL};
 
 /// One read in progress.
@@ -37,6 +38,7 @@ pub(crate) struct Read {
     pub(super) carved_to: u64,
     pub(super) piece_bytes: u64,
     pub(super) pushed_at: Nanos,
+    pub(super) laps: Laps,
     pub(super) deadline: Nanos,
     pub(super) first_error: Status,
     pub(super) total_bytes: u64,
@@ -233,6 +235,7 @@ impl Read {
             carved_to: 0,
             piece_bytes: 0,
             pushed_at,
+            laps: Laps::default(),
             deadline: Nanos::NEVER,
             first_error: Status::OK,
             total_bytes: 0,

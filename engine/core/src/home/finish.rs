@@ -7,6 +7,7 @@ use sq_cq::{Cqe, CqeFields, Proof, SqeFlags, Status};
 use super::{Courier, Home, PieceKind, Stripe, TOKEN, Verify, proof_of};
 use crate::memory::{Memory, Returned};
 use crate::slab::{List, NONE};
+use crate::stages::ClassCounters;
 
 /// Stripes of ending reads that never began, ended per turn.
 const DRAIN_PER_TURN: u32 = 256;
@@ -28,6 +29,8 @@ impl Home {
                 return;
             }
             if matches!(stripe.verify, Verify::Whole(_)) && !self.was_hashed(stripe) {
+                let read = stripe.read;
+                self.reads.at(read).laps.hashes(now);
                 self.hashing.push_back(&mut self.stripes, stripe_slot);
                 return;
             }
@@ -80,6 +83,7 @@ impl Home {
     fn hashed(&mut self, stripe_slot: u32, actual: u64, now: Nanos, courier: &mut impl Courier) {
         let stripe = self.stripes.at(stripe_slot);
         stripe.actual = actual;
+        self.reads.at(stripe.read).laps.hashed(now);
         if stripe.verify == Verify::Whole(actual) || !stripe.status.is_ok() {
             self.finish_stripe(stripe_slot, now, courier);
             return;
@@ -268,6 +272,9 @@ impl Home {
         if !read.first_error.is_ok() {
             counters.reads_failed.add(1);
         }
+        let on_disk = self.feeds.get(read.laps.last_rail()).is_some_and(|feed| feed.is_disk);
+        let times = [read.pushed_at, self.now];
+        ClassCounters::record(&counters.classes, read.len, read.laps, times, on_disk);
         if read.object != NONE
             && let Some(object) = &mut self.objects[read.object as usize]
         {

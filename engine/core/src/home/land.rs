@@ -29,6 +29,7 @@ impl Home {
         let stripe_slot = self.pieces.peek(slot).stripe;
         let stripe = self.stripes.at(stripe_slot);
         stripe.rail = u8::try_from(rail).expect("at most 64 rails");
+        self.reads.at(stripe.read).laps.landed(stripe.rail, now);
         stripe.attempts = stripe.attempts.max(self.pieces.peek(slot).attempts + 1);
         match (news, part) {
             (News::Landed { hash }, Some(part)) => self.landed(slot, part, hash, now, courier),

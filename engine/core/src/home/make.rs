@@ -25,6 +25,7 @@ pub(crate) struct RailFacts {
     pub(crate) request_bytes_max: u64,
     pub(crate) alignment: Alignment,
     pub(crate) staging: Staging,
+    pub(crate) is_disk: bool,
 }
 
 impl Home {
@@ -57,6 +58,7 @@ impl Home {
             ordered_max: rail.outstanding_wrs_max.min(limits.rail_pieces_max),
             ordered_bytes_max: limits.rail_bytes_max,
             staging: rail.staging.clone(),
+            is_disk: rail.is_disk,
             standing: Standing::Up,
         };
         let load = |rail: &RailFacts| Load { outstanding_bytes: 0, rate: 1, weight: rail.weight };
@@ -91,6 +93,7 @@ impl Home {
             draining: List::default(),
             stopping: false,
             hashed_bytes: 0,
+            now,
             shared,
         }
     }

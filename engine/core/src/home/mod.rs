@@ -79,6 +79,8 @@ pub(crate) struct Feed {
     ordered_max: u32,
     ordered_bytes_max: u64,
     staging: Staging,
+    /// It is a local disk.
+    is_disk: bool,
     /// How the rail stood when its queue was last looked at.
     standing: Standing,
 }
@@ -185,6 +187,8 @@ pub(crate) struct Home {
     stopping: bool,
     /// Bytes hashed since the turn began.
     pub(crate) hashed_bytes: u64,
+    /// The time of the present turn.
+    pub(crate) now: Nanos,
 }
 
 /// How far the stripe at the front of the hashing list has been hashed.
@@ -213,11 +217,13 @@ impl Home {
     }
 
     /// Reads being worked on.
+    #[inline]
     pub(crate) fn reads_in_progress(&self) -> u32 {
         self.reads.len() - self.corked + self.solos.len()
     }
 
     /// Whether no further read can be worked on.
+    #[inline]
     fn is_full(&self) -> bool {
         self.reads_in_progress() >= self.reads_max
     }

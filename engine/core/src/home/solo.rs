@@ -19,6 +19,7 @@ use crate::memory::{Memory, Returned};
 use crate::plan::{CutRules, PieceShape, Way};
 use crate::schedule::{Policy, RailMask};
 use crate::slab::{Id, NONE};
+use crate::stages::ClassCounters;
 
 /// In a ring's table of reads, marks the slot of a solo.
 pub(super) const SOLO: u32 = 1 << 31;
@@ -35,6 +36,7 @@ pub(crate) struct Solo {
     to: u64,
     verify: Verify,
     pushed_at: Nanos,
+    begun_at: Nanos,
     flags: SqeFlags,
     rail: u8,
     /// The piece it was promoted to.
@@ -87,6 +89,7 @@ impl Home {
             to: way.to,
             verify: way.verify,
             pushed_at,
+            begun_at: self.now,
             flags: sqe.get_flags(),
             rail: rail as u8,
             promoted: NONE,
@@ -239,11 +242,14 @@ impl Home {
         let feed = &mut self.feeds[rail];
         feed.ordered -= 1;
         feed.ordered_bytes -= bytes;
+        let on_disk = feed.is_disk;
         self.loads[rail].outstanding_bytes -= bytes;
         self.shared.give_back_room(1, bytes);
         let counters = &self.shared.desks[usize::from(self.index)].counters;
         counters.stripes.add(1);
         counters.reads.add(1);
+        let times = [solo.pushed_at, solo.begun_at, now];
+        ClassCounters::record_one(&counters.classes, bytes, times, on_disk);
         let object = self.objects[solo.object as usize].as_mut().expect("kept by its reads");
         object.reads -= 1;
         let closing = object.closing;
@@ -305,7 +311,10 @@ impl Home {
             return self.stripes.peek(self.pieces.peek(solo.promoted).stripe).read;
         };
         let caller_slot = permit.read_id().slot as usize;
-        let mut read = Read::new(ring, permit, solo.user_data, object, solo.flags, solo.pushed_at);
+        let (pushed_at, begun_at) = (solo.pushed_at, solo.begun_at);
+        let mut read = Read::new(ring, permit, solo.user_data, object, solo.flags, pushed_at);
+        read.laps.begin(pushed_at, begun_at);
+        read.laps.ordered(begun_at);
         let reach = self.object(object).inner.rails(stripe.into());
         read.offset = u64::from(stripe) * self.object(object).inner.layout.stripe_bytes + from;
         read.len = to - from;

@@ -234,6 +234,8 @@ impl Home {
         feed.staged_bytes -= bytes;
         feed.ordered += 1;
         feed.ordered_bytes += bytes;
+        let read = self.stripes.peek(self.pieces.peek(slot).stripe).read;
+        self.reads.at(read).laps.ordered(self.now);
         courier.order(rail, order);
         true
     }

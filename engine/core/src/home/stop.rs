@@ -99,6 +99,7 @@ impl Home {
                 self.hash.piece = NONE;
             }
             self.hashing.remove(&mut self.stripes, stripe_slot);
+            self.reads.at(read_slot).laps.hashed(self.now);
         }
         if fetch != NONE && self.call_back_piece(fetch, courier) {
             self.end_table_fetch(stripe_slot);

@@ -15,6 +15,7 @@ const FAULTS_TO_COOL: u32 = 3;
 const COOLDOWN_DOUBLINGS_MAX: u32 = 6;
 
 impl<L> Port<L> {
+    #[inline]
     pub(super) fn judge(
         &mut self,
         flight: &Flight,

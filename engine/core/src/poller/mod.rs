@@ -168,6 +168,7 @@ impl<L: Link> Poller<L> {
             return Progress::Idle;
         }
         self.home.hashed_bytes = 0;
+        self.home.now = now;
         let mut worked = self.listen(now);
         worked |= self.reap(now);
         worked |= self.home.hash(HASH_BYTES_PER_TURN, now, &mut post!(self, now));

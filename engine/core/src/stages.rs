@@ -1,0 +1,273 @@
+//! Where the time of reads goes: stage times per read class that add up to the time from push to
+//! end, and what they say is the bottleneck.
+
+use std::fmt;
+
+use railring_transport::Nanos;
+
+use crate::stats::Counter;
+
+/// Reads of about one size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadClass {
+    /// At most 64 KiB.
+    Small,
+    /// At most 4 MiB.
+    Medium,
+    /// More than that.
+    Large,
+}
+
+/// How many classes there are.
+pub(crate) const CLASSES: usize = 3;
+
+impl ReadClass {
+    /// All of them, in the order of [`EngineStats::classes`](crate::EngineStats::classes).
+    pub const ALL: [ReadClass; CLASSES] = [ReadClass::Small, ReadClass::Medium, ReadClass::Large];
+
+    #[inline]
+    fn index(bytes: u64) -> usize {
+        usize::from(bytes > 64 << 10) + usize::from(bytes > 4 << 20)
+    }
+}
+
+impl fmt::Display for ReadClass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            ReadClass::Small => "to 64 KiB",
+            ReadClass::Medium => "to 4 MiB",
+            ReadClass::Large => "larger",
+        })
+    }
+}
+
+/// What the reads of a class mostly wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Bottleneck {
+    /// Pieces on their way over the rails, or waiting for a rail that is busy.
+    Network,
+    /// One rail that is not done when all others are.
+    SlowRail,
+    /// Local disks.
+    Storage,
+    /// Hashing what has arrived.
+    Verification,
+    /// Waiting to be begun: a poller that is late, or `reads_max` others.
+    Scheduling,
+}
+
+impl fmt::Display for Bottleneck {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Bottleneck::Network => "network",
+            Bottleneck::SlowRail => "slow rail",
+            Bottleneck::Storage => "storage",
+            Bottleneck::Verification => "verification",
+            Bottleneck::Scheduling => "scheduling",
+        })
+    }
+}
+
+/// What one home poller counts of one class; times in nanoseconds.
+#[derive(Debug, Default)]
+pub(crate) struct ClassCounters {
+    reads: Counter,
+    bytes: Counter,
+    wall: Counter,
+    scheduling: Counter,
+    queue: Counter,
+    wire: Counter,
+    disk: Counter,
+    verify: Counter,
+    lone: Counter,
+}
+
+/// The time of one read so far. At each moment it is in one stage.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Laps {
+    /// When the present stage was last looked at; `NEVER` before the read begins.
+    since: Nanos,
+    scheduling_ns: u64,
+    queue_ns: u64,
+    transfer_ns: u64,
+    verify_ns: u64,
+    /// Pieces that rails have.
+    out: u32,
+    /// Stripes that are being hashed.
+    hashing: u32,
+    last_rail: u8,
+    landed_at: Nanos,
+    /// When a piece last landed on another rail than the last; `NEVER` if none did.
+    other_landed_at: Nanos,
+}
+
+impl Default for Laps {
+    fn default() -> Self {
+        Laps {
+            since: Nanos::NEVER,
+            scheduling_ns: 0,
+            queue_ns: 0,
+            transfer_ns: 0,
+            verify_ns: 0,
+            out: 0,
+            hashing: 0,
+            last_rail: u8::MAX,
+            landed_at: Nanos::NEVER,
+            other_landed_at: Nanos::NEVER,
+        }
+    }
+}
+
+impl Laps {
+    /// The read begins: what was before is scheduling.
+    pub(crate) fn begin(&mut self, pushed_at: Nanos, now: Nanos) {
+        self.scheduling_ns = now.since(pushed_at);
+        self.since = now;
+    }
+
+    fn lap(&mut self, now: Nanos) {
+        if self.since == Nanos::NEVER {
+            return;
+        }
+        let elapsed = now.since(self.since);
+        self.since = now;
+        let stage = match (self.out, self.hashing) {
+            (0, 0) => &mut self.queue_ns,
+            (0, _) => &mut self.verify_ns,
+            _ => &mut self.transfer_ns,
+        };
+        *stage += elapsed;
+    }
+
+    pub(crate) fn ordered(&mut self, now: Nanos) {
+        self.lap(now);
+        self.out += 1;
+    }
+
+    pub(crate) fn landed(&mut self, rail: u8, now: Nanos) {
+        self.lap(now);
+        self.out = self.out.saturating_sub(1);
+        if self.last_rail != rail {
+            self.other_landed_at = self.landed_at;
+            self.last_rail = rail;
+        }
+        self.landed_at = now;
+    }
+
+    pub(crate) fn hashes(&mut self, now: Nanos) {
+        self.lap(now);
+        self.hashing += 1;
+    }
+
+    pub(crate) fn hashed(&mut self, now: Nanos) {
+        self.lap(now);
+        self.hashing = self.hashing.saturating_sub(1);
+    }
+
+    /// The rail that was last heard of.
+    pub(crate) fn last_rail(&self) -> usize {
+        self.last_rail.into()
+    }
+}
+
+impl ClassCounters {
+    /// A read of one piece has ended.
+    #[inline]
+    pub(crate) fn record_one(
+        classes: &[ClassCounters; CLASSES],
+        bytes: u64,
+        [pushed, begun, now]: [Nanos; 3],
+        on_disk: bool,
+    ) {
+        let class = &classes[ReadClass::index(bytes)];
+        class.reads.add(1);
+        class.bytes.add(bytes);
+        class.wall.add(now.since(pushed));
+        class.scheduling.add(begun.since(pushed));
+        let transfer = if on_disk { &class.disk } else { &class.wire };
+        transfer.add(now.since(begun));
+    }
+
+    /// A read has ended.
+    pub(crate) fn record(
+        classes: &[ClassCounters; CLASSES],
+        bytes: u64,
+        mut laps: Laps,
+        [pushed, now]: [Nanos; 2],
+        on_disk: bool,
+    ) {
+        let class = &classes[ReadClass::index(bytes)];
+        if laps.since == Nanos::NEVER {
+            laps.begin(pushed, now);
+        }
+        laps.lap(now);
+        class.reads.add(1);
+        class.bytes.add(bytes);
+        class.wall.add(now.since(pushed));
+        class.scheduling.add(laps.scheduling_ns);
+        class.queue.add(laps.queue_ns);
+        let transfer = if on_disk { &class.disk } else { &class.wire };
+        transfer.add(laps.transfer_ns);
+        class.verify.add(laps.verify_ns);
+        if laps.other_landed_at != Nanos::NEVER {
+            class.lone.add(laps.landed_at.since(laps.other_landed_at));
+        }
+    }
+}
+
+/// Stage times of the reads of one class, in nanoseconds: `scheduling_ns`, `queue_ns`, `wire_ns`,
+/// `disk_ns` and `verify_ns` add up to `wall_ns`. All monotone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClassStats {
+    /// Reads ended.
+    pub reads: u64,
+    /// Bytes they were of.
+    pub bytes: u64,
+    /// From push to end, of all of them.
+    pub wall_ns: u64,
+    /// From push until they were begun.
+    pub scheduling_ns: u64,
+    /// Begun, with nothing on any rail: rails were busy, or a limit was reached.
+    pub queue_ns: u64,
+    /// With pieces on network rails.
+    pub wire_ns: u64,
+    /// With pieces on local disks.
+    pub disk_ns: u64,
+    /// With everything there and being hashed. Pieces that are hashed as they land count where they
+    /// came from.
+    pub verify_ns: u64,
+    /// Of `wire_ns` and `disk_ns`: when all rails but one had brought what they were given.
+    pub lone_ns: u64,
+}
+
+impl ClassStats {
+    pub(crate) fn add(&mut self, counters: &ClassCounters) {
+        let pairs = [
+            (&mut self.reads, &counters.reads),
+            (&mut self.bytes, &counters.bytes),
+            (&mut self.wall_ns, &counters.wall),
+            (&mut self.scheduling_ns, &counters.scheduling),
+            (&mut self.queue_ns, &counters.queue),
+            (&mut self.wire_ns, &counters.wire),
+            (&mut self.disk_ns, &counters.disk),
+            (&mut self.verify_ns, &counters.verify),
+            (&mut self.lone_ns, &counters.lone),
+        ];
+        pairs.into_iter().for_each(|(sum, counter)| *sum += counter.get());
+    }
+
+    /// What its reads mostly wait for; `None` before any has ended.
+    #[must_use]
+    pub fn bottleneck(&self) -> Option<Bottleneck> {
+        let half = self.wall_ns / 2;
+        Some(match self {
+            _ if self.reads == 0 || self.wall_ns == 0 => return None,
+            _ if self.verify_ns > half => Bottleneck::Verification,
+            _ if self.scheduling_ns > half => Bottleneck::Scheduling,
+            _ if self.lone_ns > half / 2 => Bottleneck::SlowRail,
+            _ if self.disk_ns > self.wire_ns => Bottleneck::Storage,
+            _ => Bottleneck::Network,
+        })
+    }
+}
