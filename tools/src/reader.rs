@@ -255,6 +255,9 @@ impl Stream {
 /// A stripe that could not be read, in words.
 fn failure(reader: &Reader, object: &Object, completion: &Completion) -> String {
     let stripe = u32::from(completion.stripe());
+    if completion.status() == Status::NO_RAIL {
+        return format!("stripe {stripe} could not be read: no rail reaches a place that has it");
+    }
     let mut text = format!(
         "stripe {stripe} could not be read: {}, from {}, attempt {}",
         completion.status(),

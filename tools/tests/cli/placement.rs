@@ -146,7 +146,7 @@ fn a_benchmark_runs_where_it_is_told_to() {
     assert!(!idle[1]["placement"]["pollers"].as_array().expect("a list").is_empty());
     let file = bench("file", &place, &["--pin", &format!("0={last}")]).good().json();
     assert_eq!(file[1]["placement"]["caller_cpus_got"], last.to_string(), "{}", file[1]);
-    bench("file", &place, &["--rails", "2"]).bad(2, &["compares one rail"]);
+    bench("file", &place, &["--rails", "2"]).bad(2, &["one rail with its peer"]);
     bench("ring", &place, &["--cpus", "999"]).bad(1, &["none of the cpus 999"]);
     let text = railring(&["bench", "ring", "--pairs", "1", "--seconds", "0.001"]).good().text();
     assert!(text.contains("ring-threaded ran: caller on cpu"), "{text}");
