@@ -117,7 +117,8 @@ const ERRNOS: &[Entry] = &[
     entry(103, "ECONNABORTED", Blame::Rail, Retry::Elsewhere),
     entry(104, "ECONNRESET", Blame::Rail, Retry::Elsewhere),
     entry(105, "ENOBUFS", Blame::Nobody, Retry::Later),
-    entry(107, "ENOTCONN", Blame::Rail, Retry::Elsewhere),
+    // Nothing was tried: what broke the connection was blamed when it did.
+    entry(107, "ENOTCONN", Blame::Nobody, Retry::Elsewhere),
     entry(110, "ETIMEDOUT", Blame::Rail, Retry::Elsewhere),
     entry(111, "ECONNREFUSED", Blame::Rail, Retry::Elsewhere),
     entry(112, "EHOSTDOWN", Blame::Rail, Retry::Elsewhere),

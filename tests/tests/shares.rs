@@ -234,3 +234,24 @@ fn pushes_to_a_full_ring_say_full_and_nothing_else() {
     let refused = scene.ring.push(scene.whole(&object)).expect_err("full");
     assert_eq!(refused.why, PushError::Full);
 }
+
+#[test]
+fn weights_as_large_as_can_be_are_weights_under_every_policy() {
+    let policies =
+        [Policy::LeastLoaded, Policy::EndpointAffinity, Policy::WeightedRoundRobin, Policy::Fixed];
+    for policy in policies {
+        let (mut one, two) = (rail("a", FaultPlan::none()), rail("b", FaultPlan::none()));
+        one.weight = u32::MAX;
+        let config = EngineConfig { policy, ..config() };
+        let mut scene = Scene::new(vec![one, two], config);
+        let (object, _) = scene.object("x", shape(8, 64 * KIB, 2), 0..2);
+        assert_eq!(scene.read(&object).0, Status::OK, "{policy:?}");
+    }
+}
+
+#[test]
+fn an_engine_without_rails_is_not_built() {
+    let none = Vec::<railring_core::Rail<railring_sim::SimLink>>::new();
+    let built = railring_core::EngineBuilder::new(none).build_virtual(scene::START);
+    assert!(matches!(built.map(drop), Err(railring_core::BuildError::NoRails)));
+}
