@@ -10,7 +10,6 @@ use railring_transport::{
     Alignment, Completion, Link, Nanos, RailControl, Refused, SourceRef, TargetId, WorkRequest,
     WrId,
 };
-use sq_cq::Blame;
 
 use super::{Time, Transport};
 
@@ -134,7 +133,7 @@ impl<T: Transport> Rig<T> {
             match self.link.queue(request) {
                 Ok(()) => return,
                 Err(Refused::Failed { request: back, status })
-                    if status.blame() == Blame::Rail && begun.elapsed() < PATIENCE =>
+                    if status.is_retryable() && begun.elapsed() < PATIENCE =>
                 {
                     request = back;
                     self.commit();
