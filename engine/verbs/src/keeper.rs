@@ -3,6 +3,7 @@
 //! destroys what is over and reconnects, backing off.
 
 use std::io;
+use std::net::TcpStream;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,6 +16,7 @@ use sq_cq::Status;
 
 use crate::dial::establish;
 use crate::ffi::{EventKind, with_signals_blocked};
+use crate::options::ENDPOINTS_MAX;
 use crate::shared::{Shared, lock};
 use crate::wc;
 
@@ -76,6 +78,7 @@ impl Drop for Keeper {
 }
 
 fn watch(shared: &Shared, jobs: &Sender<Job>) {
+    let mut round = Round::new();
     // Acquire: pairs with the Release in `drop`.
     while !shared.stop.load(Ordering::Acquire) {
         for (connection, epoch, cause) in shared.take_broken() {
@@ -87,7 +90,8 @@ fn watch(shared: &Shared, jobs: &Sender<Job>) {
         if shared.has_dead() {
             let _ = jobs.send(Job::Bury);
         }
-        for (connection, epoch) in wait(shared) {
+        round.wait(shared);
+        for (connection, epoch) in round.gone.drain(..) {
             cut(shared, jobs, (connection, epoch), 0, "the peer closed the connection");
         }
     }
@@ -141,41 +145,55 @@ fn note_event(shared: &Shared, jobs: &Sender<Job>, event: crate::ffi::AsyncEvent
     }
 }
 
-/// Waits until something happens; returns the connections whose peer is gone.
-fn wait(shared: &Shared) -> Vec<(usize, u32)> {
-    let streams: Vec<_> = shared
-        .connections
-        .iter()
-        .enumerate()
-        .filter_map(|(connection, slot)| {
+/// A connection whose peer is watched.
+type Watched = (usize, u32, Arc<TcpStream>);
+
+/// What a round of watching needs, kept from round to round: an engine that reads steadily does not
+/// allocate here either.
+struct Round {
+    streams: Vec<Watched>,
+    gone: Vec<(usize, u32)>,
+}
+
+impl Round {
+    fn new() -> Self {
+        Round {
+            streams: Vec::with_capacity(ENDPOINTS_MAX),
+            gone: Vec::with_capacity(ENDPOINTS_MAX),
+        }
+    }
+
+    /// Waits until something happens; then `gone` has the connections whose peer is gone.
+    fn wait(&mut self, shared: &Shared) {
+        let streams = shared.connections.iter().enumerate().filter_map(|(connection, slot)| {
             let cutter = lock(&slot.cutter);
             let found = cutter.as_ref()?;
             Some((connection, found.epoch, Arc::clone(&found.stream)))
-        })
-        .collect();
-    let mut fds = vec![
-        PollFd::new(shared.bell(), PollFlags::IN),
-        PollFd::from_borrowed_fd(shared.device.event_fd(), PollFlags::IN),
-    ];
-    let peers = streams
-        .iter()
-        .map(|(_, _, stream)| PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::RDHUP));
-    fds.extend(peers);
-    // EINTR and everything else: look around.
-    let _ = rustix::event::poll(&mut fds, Some(&ROUND));
-    if !fds[0].revents().is_empty() {
-        let mut count = [0; 8];
-        let _ = rustix::io::read(shared.bell(), &mut count);
+        });
+        self.streams.clear();
+        self.streams.extend(streams.take(ENDPOINTS_MAX));
+        self.gone.clear();
+        let mut fds: [PollFd<'_>; ENDPOINTS_MAX + 2] =
+            std::array::from_fn(|_| PollFd::new(shared.bell(), PollFlags::IN));
+        fds[1] = PollFd::from_borrowed_fd(shared.device.event_fd(), PollFlags::IN);
+        for (fd, (_, _, stream)) in fds[2..].iter_mut().zip(&self.streams) {
+            *fd = PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::RDHUP);
+        }
+        // EINTR and everything else: look around.
+        let _ = rustix::event::poll(&mut fds[..2 + self.streams.len()], Some(&ROUND));
+        if !fds[0].revents().is_empty() {
+            let mut count = [0; 8];
+            let _ = rustix::io::read(shared.bell(), &mut count);
+        }
+        let gone = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
+        for (fd, (connection, epoch, _)) in fds[2..].iter().zip(&self.streams) {
+            if fd.revents().intersects(gone) {
+                self.gone.push((*connection, *epoch));
+            }
+        }
+        // Their descriptors close when the connection goes, not a round later.
+        self.streams.clear();
     }
-    let gone = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
-    let ended = fds[2..].iter().map(|fd| fd.revents().intersects(gone));
-    let ended: Vec<bool> = ended.collect();
-    streams
-        .iter()
-        .zip(ended)
-        .filter(|(_, ended)| *ended)
-        .map(|((connection, epoch, _), _)| (*connection, *epoch))
-        .collect()
 }
 
 fn mend(shared: &Shared, jobs: &Receiver<Job>) {
