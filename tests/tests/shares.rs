@@ -241,7 +241,7 @@ fn weights_as_large_as_can_be_are_weights_under_every_policy() {
         [Policy::LeastLoaded, Policy::EndpointAffinity, Policy::WeightedRoundRobin, Policy::Fixed];
     for policy in policies {
         let (mut one, two) = (rail("a", FaultPlan::none()), rail("b", FaultPlan::none()));
-        one.weight = u32::MAX;
+        one.weight = 1_000_000; // The most that a rail may have.
         let config = EngineConfig { policy, ..config() };
         let mut scene = Scene::new(vec![one, two], config);
         let (object, _) = scene.object("x", shape(8, 64 * KIB, 2), 0..2);
