@@ -99,17 +99,21 @@ pub(crate) fn run(workspace: &Workspace, mode: Mode, mut say: impl FnMut(&str)) 
             Measured::Cost(cost) if mode == Mode::Record => {
                 say(&format!("{}: {cost:.1} {} recorded", entry.name, entry.unit));
                 entry.recorded = Some((cost * 10.0).round() / 10.0);
-                tally.check(true);
+                tally.pass();
             }
             Measured::Cost(cost) => {
                 let (good, line) = verdict(entry, cost, record.tolerance_percent);
                 say(&line);
-                tally.check(good);
+                if good {
+                    tally.pass();
+                } else {
+                    tally.fail(&format!("callgrind {}", entry.name), &[line]);
+                }
             }
             // A cost that was once recorded must not vanish from the gate unnoticed.
             Measured::Unknown(reason) if entry.recorded.is_some() => {
                 say(&format!("{}: FAILED: {reason}", entry.name));
-                tally.check(false);
+                tally.fail(&format!("callgrind {}", entry.name), &[reason]);
             }
             Measured::Unknown(reason) => {
                 tally.skip_check(&format!("callgrind {}", entry.name), &reason);

@@ -1,5 +1,5 @@
-//! The table at the end of a run: each stage's time and counts, the skips with their reasons, the
-//! totals.
+//! The table at the end of a run: each stage's time and counts, the skips with their reasons, what
+//! failed and how, the totals.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -42,6 +42,15 @@ pub(crate) fn report(rows: &[Row], required: &Required) -> (String, u32) {
         let mark = if refused { "  (RAILRING_REQUIRE: a failure)" } else { "" };
         line(format!("  {}: {}{mark}", skip.test, skip.reason), &mut text);
     }
+    if !total.failures().is_empty() {
+        line("\nfailed:".into(), &mut text);
+    }
+    for failure in total.failures() {
+        line(format!("  {}", failure.what), &mut text);
+        for said in &failure.said {
+            line(format!("  | {said}"), &mut text);
+        }
+    }
     let failed = total.failed + forbidden;
     let skipped = total.skipped() - forbidden;
     line(format!("\n{} passed, {failed} failed, {skipped} skipped", total.passed()), &mut text);
@@ -67,7 +76,7 @@ mod tests {
         tally.read_line("SKIP ring::pinned: one core only");
         tally.read_line("test result: ok. 4 passed; 0 failed; 0 ignored");
         let mut other = Tally::default();
-        other.check(true);
+        other.pass();
         vec![
             Row { name: "fmt", time: Duration::from_millis(300), tally: other },
             Row { name: "test", time: Duration::from_secs(9), tally },
@@ -80,6 +89,15 @@ mod tests {
         assert!(text.ends_with("\n4 passed, 0 failed, 1 skipped\n"), "{text}");
         assert!(text.contains("  ring::pinned: one core only\n"), "{text}");
         assert_eq!(failed, 0);
+    }
+
+    #[test]
+    fn what_failed_is_named_right_before_the_totals() {
+        let mut rows = rows();
+        rows[0].tally.fail("cargo fmt", &["Diff in x.rs".to_owned()]);
+        let (text, failed) = report(&rows, &Required::default());
+        assert!(text.contains("\nfailed:\n  cargo fmt\n  | Diff in x.rs\n\n4 passed"), "{text}");
+        assert_eq!(failed, 1);
     }
 
     #[test]

@@ -20,7 +20,8 @@ use crate::{callgrind, readme};
 
 /// No single command of a stage needs longer on two slow cores; one that does hangs.
 const COMMAND_LIMIT: Duration = Duration::from_secs(25 * 60);
-/// Lines of a failed command that are shown; all of them are in the stage's log.
+/// Lines that are shown of a command that failed otherwise than by failed tests, which the report
+/// names; all lines are in the stage's log.
 const SHOWN_LINES: usize = 300;
 
 /// A part of the test command.
@@ -81,7 +82,7 @@ pub(crate) struct Options {
 /// How much of the commands' output is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Output {
-    /// Totals and skips, and the whole output of what failed.
+    /// Totals and skips, and of what failed what it said.
     Brief,
     /// Every line.
     Full,
@@ -115,7 +116,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
         let mut run = Run { workspace, options, log, tally: Tally::default() };
         if let Err(error) = (stage.run)(&mut run) {
             println!("{error:#}");
-            run.tally.check(false);
+            run.tally.fail(stage.name, &[format!("{error:#}")]);
         }
         let row = Row { name: stage.name, time: start.elapsed(), tally: run.tally };
         println!("== {}: {:.1} s", stage.name, row.time.as_secs_f64());
@@ -154,14 +155,12 @@ impl Run<'_> {
         if ended.timed_out {
             println!("   ended after {} s: {shown}", COMMAND_LIMIT.as_secs());
         }
-        if !ended.success() {
+        if !ended.success() && self.tally.failed == before {
+            // It did not come as far as a failed test: it did not build, say.
             for line in &lines[lines.len().saturating_sub(SHOWN_LINES)..] {
                 println!("   | {line}");
             }
-            if self.tally.failed == before {
-                // It did not come as far as a failed test: it did not build, say.
-                self.tally.check(false);
-            }
+            self.tally.fail(&shown, &lines);
         }
         Ok(ended.success())
     }
@@ -169,7 +168,7 @@ impl Run<'_> {
     /// A command that is one check by itself.
     fn check(&mut self, command: &mut Command) -> Result<()> {
         if self.command(command)? {
-            self.tally.check(true);
+            self.tally.pass();
         }
         Ok(())
     }
@@ -206,7 +205,7 @@ fn packages(run: &mut Run<'_>) -> Result<()> {
         println!("   missing: {} ({})", wanted.name, wanted.reason);
         run.tally.skip_check(&format!("package {}", wanted.name), "missing and not installed");
     }
-    run.tally.check(true);
+    run.tally.pass();
     Ok(())
 }
 

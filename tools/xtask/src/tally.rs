@@ -11,12 +11,27 @@ pub(crate) struct Skip {
     pub reason: String,
 }
 
+/// A test that failed, or a command that did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Failure {
+    /// The test's name, or the command.
+    pub what: String,
+    /// The first lines that it printed.
+    pub said: Vec<String>,
+}
+
+/// Lines kept of what a failed test printed: its panic comes first, a backtrace after it.
+const SAID_LINES: usize = 25;
+
 /// Counts of one stage.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tally {
     passed: u32,
     /// Tests, or checks, that failed.
     pub failed: u32,
+    failures: Vec<Failure>,
+    /// Between the harness's line `failures:` and its totals.
+    among_failures: bool,
     skips: BTreeSet<Skip>,
     /// Test binaries that told how their tests went.
     results: u32,
@@ -27,7 +42,11 @@ pub(crate) struct Tally {
 impl Tally {
     /// Reads one line of a test run: the harness's totals, ignored tests, and skip lines.
     pub(crate) fn read_line(&mut self, line: &str) {
-        if let Some(rest) = line.strip_prefix("test result: ") {
+        if line == "failures:" {
+            // Printed twice: over what they said, and over the list of their names.
+            self.among_failures = !self.among_failures;
+        } else if let Some(rest) = line.strip_prefix("test result: ") {
+            self.among_failures = false;
             self.results += 1;
             self.passed += count_before(rest, " passed");
             self.failed += count_before(rest, " failed");
@@ -42,13 +61,39 @@ impl Tally {
             let reason = if reason.is_empty() { "ignored, without a reason" } else { reason };
             let skip = Skip { test: test.to_owned(), reason: reason.to_owned() };
             self.ignored += u32::from(self.skips.insert(skip));
+        } else if self.among_failures {
+            self.read_failure(line);
         }
     }
 
-    /// Counts a check that has no tests inside.
-    pub(crate) fn check(&mut self, passed: bool) {
-        self.passed += u32::from(passed);
-        self.failed += u32::from(!passed);
+    /// A line of the harness's list of failures: a heading with the test's name, or what it said.
+    fn read_failure(&mut self, line: &str) {
+        let heading = line.strip_prefix("---- ").and_then(|rest| rest.strip_suffix(" stdout ----"));
+        if let Some(test) = heading {
+            self.failures.push(Failure { what: test.to_owned(), said: Vec::new() });
+        } else if let Some(failure) = self.failures.last_mut()
+            && failure.said.len() < SAID_LINES
+            && !line.is_empty()
+        {
+            failure.said.push(line.to_owned());
+        }
+    }
+
+    /// What failed, in the order it was met.
+    pub(crate) fn failures(&self) -> &[Failure] {
+        &self.failures
+    }
+
+    /// Counts a check without tests inside that passed.
+    pub(crate) fn pass(&mut self) {
+        self.passed += 1;
+    }
+
+    /// Counts a check that failed, with the end of what it said.
+    pub(crate) fn fail(&mut self, what: &str, said: &[String]) {
+        self.failed += 1;
+        let said = said[said.len().saturating_sub(SAID_LINES)..].to_vec();
+        self.failures.push(Failure { what: what.to_owned(), said });
     }
 
     /// Counts a check or test that did not run.
@@ -66,6 +111,7 @@ impl Tally {
     pub(crate) fn add(&mut self, other: Tally) {
         self.passed += other.passed;
         self.failed += other.failed;
+        self.failures.extend(other.failures);
         self.results += other.results;
         self.ignored += other.ignored;
         self.skips.extend(other.skips);
@@ -174,6 +220,31 @@ mod tests {
     fn other_lines_count_nothing() {
         let tally = tally_of(&["SKIPPED", "test a ... ok", "running 3 tests", "SKIP no colon"]);
         assert_eq!((tally.passed(), tally.failed, tally.skipped()), (0, 0, 0));
+    }
+
+    #[test]
+    fn failures_are_named_with_what_they_said() {
+        let tally = tally_of(&[
+            "test a ... ok",
+            "test b::c ... FAILED",
+            "successes:",
+            "---- a stdout ----",
+            "thread 'a' panicked as it should",
+            "failures:",
+            "",
+            "---- b::c stdout ----",
+            "thread 'b::c' panicked at x.rs:1:1:",
+            "left is not right",
+            "",
+            "failures:",
+            "    b::c",
+            "test result: FAILED. 1 passed; 1 failed; 0 ignored",
+            "---- d stdout ----",
+        ]);
+        let said = ["thread 'b::c' panicked at x.rs:1:1:", "left is not right"];
+        let said: Vec<_> = said.map(str::to_owned).into();
+        assert_eq!(tally.failures(), [Failure { what: "b::c".into(), said }]);
+        assert_eq!(tally.failed, 1);
     }
 
     #[test]
