@@ -9,7 +9,7 @@ use anyhow::{Result, anyhow};
 use indicatif::ProgressBar;
 use railring::catalog::Source;
 use railring::catalog::checksum::{Hex, StreamingChecksum, table_bytes, table_checksum};
-use railring::store::{DataFileStat, ListEntry, ObjectSummary};
+use railring::store::{DataFileStat, ListEntry, ObjectSummary, StoreWarning};
 use railring::{Completion, Object, ObjectKey, Placement, Read, Status, Store};
 use serde::Serialize;
 
@@ -19,9 +19,20 @@ use crate::reader::{Cuts, Flight, Reader};
 use crate::units::{Bytes, plural, rate};
 use crate::{Context, Reported, stores};
 
+/// How bad something is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Level {
+    /// Bytes, or what vouches for them, are wrong or gone: the command fails.
+    Problem,
+    /// All copies of all stripes are there and right; the next writer mends the rest.
+    Warning,
+}
+
 /// Something that is wrong, as it is printed.
 #[derive(Debug, Serialize)]
 struct Problem {
+    level: Level,
     kind: &'static str,
     key: Option<String>,
     generation: Option<u64>,
@@ -36,6 +47,7 @@ struct Problem {
 impl Problem {
     fn new(kind: &'static str, message: String) -> Self {
         Problem {
+            level: Level::Problem,
             kind,
             key: None,
             generation: None,
@@ -56,6 +68,7 @@ struct Summary {
     bytes: u64,
     retries: u64,
     problems: u64,
+    warnings: u64,
     seconds: f64,
 }
 
@@ -97,10 +110,13 @@ impl Work<'_> {
         if self.args.format.format() == Format::Json {
             self.context.out.json(&serde_json::json!({ "summary": summary }))?;
         } else {
-            let result = match summary.problems {
+            let mut result = match summary.problems {
                 0 => "all good".to_owned(),
                 problems => plural(problems, "problem", "problems"),
             };
+            if summary.warnings > 0 {
+                result += &format!(", {}", plural(summary.warnings, "warning", "warnings"));
+            }
             self.context.out.line(format_args!(
                 "verified {} in {}, {} at {}: {result}",
                 plural(summary.stripe_copies, "stripe", "stripes"),
@@ -117,11 +133,15 @@ impl Work<'_> {
     }
 
     fn tell(&mut self, problem: Problem) -> Result<()> {
-        self.summary.problems += 1;
+        let (mark, count) = match problem.level {
+            Level::Problem => ("BAD ", &mut self.summary.problems),
+            Level::Warning => ("WARN", &mut self.summary.warnings),
+        };
+        *count += 1;
         let (out, format) = (&mut self.context.out, self.args.format.format());
         self.bar.suspend(|| match format {
             Format::Json => out.json(&problem),
-            Format::Text => Ok(out.line(format_args!("BAD  {}", problem.message))?),
+            Format::Text => Ok(out.line(format_args!("{mark} {}", problem.message))?),
         })?;
         Ok(self.context.out.flush()?)
     }
@@ -139,7 +159,12 @@ impl Work<'_> {
         self.summary.objects += 1;
         self.bar.set_message(format!("verifying {key}"));
         for warning in &pin.found().warnings {
-            let problem = Problem::new("manifest", format!("{key}: {warning}"));
+            let mut problem = Problem::new("manifest", format!("{key}: {warning}"));
+            if matches!(warning, StoreWarning::ManifestMissing { .. }) {
+                // A put that is ending, or died while it ended. It had synced all data before it
+                // wrote the first manifest, and one manifest is as good as all.
+                problem.level = Level::Warning;
+            }
             self.tell(about(key, problem))?;
         }
         let files = self.store.stat(key).ok().flatten().map_or(Vec::new(), |stat| stat.files);

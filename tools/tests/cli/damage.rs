@@ -124,6 +124,27 @@ fn a_flipped_bit_of_a_manifest_is_named() {
 }
 
 #[test]
+fn a_missing_manifest_is_a_warning_while_another_is_there() {
+    let place = Place::new(2);
+    place.put("a/b", 300_000, &["--stripe", "64K"]);
+    let manifests = place.files(".manifest");
+    for manifest in &manifests {
+        let bytes = fs::read(manifest).expect("there");
+        fs::remove_file(manifest).expect("ours");
+        let run = place.run(&["verify"]).good();
+        let text = run.text();
+        let warned = text.contains("WARN a/b: manifest") && text.contains("all good, 1 warning");
+        assert!(warned && !text.contains("BAD"), "{text}");
+        let told = place.run(&["verify", "--json"]).good().json();
+        assert_eq!((&told[0]["level"], &told[0]["key"]), (&"warning".into(), &"a/b".into()));
+        assert_eq!(told[1]["summary"]["warnings"], 1);
+        fs::write(manifest, bytes).expect("ours");
+    }
+    let text = place.run(&["verify"]).good().text();
+    assert!(text.ends_with(": all good\n"), "{text}");
+}
+
+#[test]
 fn missing_and_truncated_files_are_named() {
     let place = Place::new(2);
     place.put("a/b", 300_000, &["--stripe", "64K"]);
