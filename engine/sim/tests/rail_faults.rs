@@ -33,7 +33,7 @@ fn wr(slot: u32) -> WrId {
 }
 
 const RESET: i32 = 104;
-const NOT_CONNECTED: i32 = 107;
+const NET_DOWN: i32 = 100;
 
 #[test]
 fn a_broken_connection_fails_what_is_in_flight_and_what_is_posted_until_it_is_back() {
@@ -59,7 +59,7 @@ fn a_broken_connection_fails_what_is_in_flight_and_what_is_posted_until_it_is_ba
 
     let request = rig.request(0, BYTES);
     let (request, status) = refused(rig.link.queue(request));
-    assert_eq!(status, Some(Status::from_errno(NOT_CONNECTED)));
+    assert_eq!(status, Some(Status::from_errno(NET_DOWN)));
     rig.run_until(Nanos(3_600 + down_ns));
     rig.link.queue(request).expect("the connection is back");
     rig.link.commit(rig.now);
@@ -74,7 +74,7 @@ fn what_is_queued_when_the_connection_breaks_fails_at_its_doorbell() {
     rig.link.queue(request).expect("there is room");
     rig.link.commit(Nanos(200));
     let ended = rig.reap();
-    assert_eq!(ended[0].outcome, failed(Status::from_errno(NOT_CONNECTED)));
+    assert_eq!(ended[0].outcome, failed(Status::from_errno(NET_DOWN)));
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn a_flapping_connection_breaks_again_and_again_also_unseen() {
     assert_eq!(rig.link.next_event(), None, "an idle rail has no events");
     let request = rig.request(0, BYTES);
     let (request, status) = refused(rig.link.queue(request));
-    assert_eq!(status, Some(Status::from_errno(NOT_CONNECTED)));
+    assert_eq!(status, Some(Status::from_errno(NET_DOWN)));
     rig.run_until(Nanos(106_000));
     rig.link.queue(request).expect("the connection is back");
     rig.link.commit(rig.now);

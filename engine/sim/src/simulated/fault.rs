@@ -85,8 +85,8 @@ pub enum Fault {
     },
     /// A request finds no room when it is queued, though there is some.
     SpuriousFull,
-    /// The connection breaks. What is in flight fails or is flushed; what is posted until it is
-    /// back fails.
+    /// The rail loses all its connections. What is in flight fails or is flushed; what is posted
+    /// until they are back fails with ENETDOWN.
     Disconnect {
         /// How long it stays broken.
         down_ns: u64,

@@ -19,7 +19,8 @@ use crate::simulated::stats::bump;
 use crate::simulated::store::lock;
 
 const EFAULT: i32 = 14;
-const ENOTCONN: i32 = 107;
+/// The rail has lost all its connections, not one peer.
+const ENETDOWN: i32 = 100;
 /// When a caller does well to try again what found no room without a reason.
 const RETRY_NS: u64 = 1_000;
 
@@ -76,7 +77,7 @@ impl SimLink {
             return Err(Status::from_errno(EFAULT));
         }
         if self.device.now < self.device.down_until {
-            return Err(Status::from_errno(ENOTCONN));
+            return Err(Status::from_errno(ENETDOWN));
         }
         lock(&self.shared.targets).get(request.target).cloned().ok_or(Status::INVALID_ARGUMENT)
     }
@@ -209,7 +210,7 @@ impl Link for SimLink {
             let Some(wr) = self.queued.pop_front() else { break };
             // Posting may break the connection, so this is asked for each.
             if now < self.device.down_until {
-                self.device.return_queued(wr, Status::from_errno(ENOTCONN));
+                self.device.return_queued(wr, Status::from_errno(ENETDOWN));
             } else {
                 self.device.post(wr);
             }
