@@ -107,8 +107,9 @@ pub use railring_core::{
     CancelledBy, ClassStats, Completion, ConfigError, Destination, Drive, EngineConfig,
     EngineStats, HeldBy, Latencies, Limits, MemoryError, NoSuchRail, Object, OpenError, Policy,
     PollerStart, PoolConfig, PoolNode, Progress, PublishGate, PushError, PushWaitError, RailHealth,
-    RailStats, Read, ReadIntoError, ReadOptions, Recheck, Refused, Ring, RingConfig, RingMakeError,
-    Scatter, StripeFailure, Threads, Verification, WaitError, WaitRefused, Waiting,
+    RailStats, Read, ReadIntoError, ReadOptions, ReadTrace, Recheck, Refused, Ring, RingConfig,
+    RingMakeError, Scatter, StripeFailure, Threads, TraceConfig, TraceKind, TraceOf, TraceRail,
+    TraceRecord, TraceStages, Verification, WaitError, WaitRefused, Waiting,
 };
 pub use railring_dma::{Lease, Pool};
 pub use railring_store::Store;

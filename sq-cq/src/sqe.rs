@@ -56,6 +56,8 @@ bitflags::bitflags! {
         const ALLOW_PARTIAL = 1 << 2;
         /// A piece that fails is not retried on another rail.
         const FAIL_FAST = 1 << 3;
+        /// Write down where the read's time goes, where there is room for that.
+        const TRACE = 1 << 4;
     }
 }
 

@@ -11,7 +11,7 @@ use railring::sim::NullConfig;
 use railring::store::PutOptions;
 use railring::{
     Engine, EngineConfig, InlineEngine, Lease, Object, Placement, Pool, PoolConfig, RailSet, Read,
-    Ring, RingConfig, Waiting,
+    Ring, RingConfig, TraceConfig, Waiting,
 };
 use railring_catalog::{ObjectKey, Owner, Source, StripePlacement};
 use railring_tests::stored::{Disks, random_bytes};
@@ -57,6 +57,17 @@ struct Loop<'a> {
     object: &'a Object,
     pool: &'a Pool,
     bytes: u64,
+    how: for<'o> fn(Read<'o>) -> Read<'o>,
+    /// Reads that a trace was found of.
+    traced: u64,
+}
+
+fn plain(read: Read<'_>) -> Read<'_> {
+    read
+}
+
+fn traced(read: Read<'_>) -> Read<'_> {
+    read.traced()
 }
 
 impl Loop<'_> {
@@ -67,7 +78,7 @@ impl Loop<'_> {
             let offset = *from % (size - self.bytes + 1);
             *from = from.wrapping_add(self.bytes + 4097);
             let read = Read::new(self.object, offset..offset + self.bytes, lease);
-            if let Err(refused) = self.ring.push(read) {
+            if let Err(refused) = self.ring.push((self.how)(read)) {
                 panic!("refused: {refused}");
             }
         }
@@ -77,6 +88,11 @@ impl Loop<'_> {
         let mut ended = 0;
         while let Some(completion) = self.ring.pop() {
             assert!(completion.status().is_ok(), "{completion:?}");
+            if completion.ended().is_some() {
+                let traced = self.ring.trace(&completion).map_or(0, |trace| trace.bytes);
+                assert!(traced == 0 || traced == self.bytes);
+                self.traced += u64::from(traced > 0);
+            }
             ended += usize::from(completion.ended().is_some());
             drop(completion.into_lease());
         }
@@ -138,7 +154,8 @@ fn a_million_reads_over_a_null_rail_do_not_allocate() {
     let mut ring = engine.ring(RingConfig::default()).expect("a ring");
     for stripes in [1_u64, 2, 16] {
         let bytes = stripes * 65_536 - 1;
-        let mut reads = Loop { ring: &mut ring, object: &object, pool: &pool, bytes };
+        let (how, traced) = (plain, 0);
+        let mut reads = Loop { ring: &mut ring, object: &object, pool: &pool, bytes, how, traced };
         let mut turn = |ring: &mut Ring| {
             ring.submit();
             engine.turn();
@@ -146,6 +163,31 @@ fn a_million_reads_over_a_null_rail_do_not_allocate() {
         reads.run(1024, &mut turn);
         let count = if stripes == 1 { 1_000_000 } else { 50_000 };
         measure(&format!("{count} null reads of {stripes} stripes"), || reads.run(count, turn));
+    }
+}
+
+#[test]
+fn traced_reads_do_not_allocate() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let rails = RailSet::new().null(NullConfig::new("null")).expect("a null rail");
+    let mut engine: InlineEngine = Engine::builder().rails(rails).build_inline().expect("starts");
+    let object = engine.open(&placement(64, 65_536, "null")).expect("it opens");
+    let memory = PoolConfig { slots: BATCH, slot_bytes: 1 << 20, ..PoolConfig::default() };
+    let pool = engine.buffer_pool(memory).expect("a pool");
+    let trace = TraceConfig { reads: BATCH as u32, records: 16 };
+    let config = RingConfig { trace, ..RingConfig::default() };
+    let mut ring = engine.ring(config).expect("a ring");
+    for stripes in [1_u64, 16] {
+        let (bytes, how) = (stripes * 65_536 - 1, traced);
+        let mut reads =
+            Loop { ring: &mut ring, object: &object, pool: &pool, bytes, how, traced: 0 };
+        let mut turn = |ring: &mut Ring| {
+            ring.submit();
+            engine.turn();
+        };
+        reads.run(1024, &mut turn);
+        measure(&format!("20000 traced reads of {stripes} stripes"), || reads.run(20_000, turn));
+        assert_eq!(reads.traced, 1024 + 20_000);
     }
 }
 
@@ -163,7 +205,8 @@ fn file_reads(base: &Path, waiting: Waiting) {
     let pool = engine.buffer_pool(memory).expect("a pool");
     let mut ring = engine.ring(RingConfig::default()).expect("a ring");
     for (bytes, count) in [(4096_u64, 100_000), (20_001, 60_000), (300_000, 4_000)] {
-        let mut reads = Loop { ring: &mut ring, object: &object, pool: &pool, bytes };
+        let (how, traced) = (plain, 0);
+        let mut reads = Loop { ring: &mut ring, object: &object, pool: &pool, bytes, how, traced };
         let wait = |ring: &mut Ring| {
             assert!(ring.wait(1, PATIENCE).expect("the engine lives") > 0);
         };

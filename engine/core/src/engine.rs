@@ -20,6 +20,7 @@ use crate::poller::{Control, Poller, Progress};
 use crate::ring::{Driver, Ring, RingConfig, RingPlace, WaitError};
 use crate::shared::{self, Shared, lock};
 use crate::stats::{EngineStats, RailStats};
+use crate::trace::TraceTooLarge;
 
 /// Why a ring was not made.
 #[derive(Debug, thiserror::Error)]
@@ -42,6 +43,9 @@ pub enum RingMakeError {
         /// How many there are.
         pollers: usize,
     },
+    /// More room for traces than a ring may have.
+    #[error(transparent)]
+    Traces(#[from] TraceTooLarge),
     /// The engine is shutting down or has failed.
     #[error("the engine is gone")]
     EngineGone,
@@ -192,6 +196,7 @@ impl EngineCore {
         if shared.closing.load(Ordering::Relaxed) || shared.failed.load(Ordering::Relaxed) {
             return Err(RingMakeError::EngineGone);
         }
+        config.trace.check(shared.rails.len())?;
         let pollers = shared.desks.len();
         let poller = match config.poller {
             Some(poller) if (poller as usize) < pollers => poller as usize,
@@ -226,7 +231,7 @@ impl EngineCore {
         let RingConfig { sq_entries, cq_entries, .. } = config;
         desk.tell(Control::Ring { seat, end: Box::new(poller_end), sq_entries, cq_entries });
         let place = RingPlace { desk: Arc::clone(desk), seat };
-        Ok(Ring::new(caller, Arc::clone(shared), place, config.spin, driver))
+        Ok(Ring::new(caller, Arc::clone(shared), place, config, driver))
     }
 
     fn set_enabled(&self, name: &str, on: bool) -> Result<(), NoSuchRail> {

@@ -33,6 +33,7 @@ mod stages;
 mod staging;
 mod stats;
 mod tables;
+mod trace;
 mod wheel;
 
 pub use build::{BuildError, EngineBuilder, Rail};
@@ -57,3 +58,6 @@ pub use schedule::{Policy, PolicyError, RAILS_MAX};
 pub use stages::{Bottleneck, ClassStats, ReadClass};
 pub use staging::StagingError;
 pub use stats::{EngineStats, Latencies, RailStats};
+pub use trace::{
+    ReadTrace, TraceConfig, TraceKind, TraceOf, TraceRail, TraceRecord, TraceStages, TraceTooLarge,
+};

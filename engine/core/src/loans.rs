@@ -44,9 +44,9 @@ pub(crate) fn lend(into: Option<Destination>, bytes: u64) -> (Memory, Option<Loa
             for lease in scatter.leases.drain(..) {
                 let (loan, part) = lend_lease(lease, &mut left);
                 scatter.loans.push(loan);
-                parts.0.extend(part);
+                parts.parts.extend(part);
             }
-            parts.0.reverse();
+            parts.parts.reverse();
             (Memory::Many(parts), Some(Loans::Many(scatter)))
         }
     }
@@ -86,7 +86,7 @@ pub(crate) fn take_back(loans: Option<Loans>, memory: Memory) -> Option<Destinat
         (Loans::Many(mut scatter), memory) => {
             if let Memory::Many(mut parts) = memory {
                 let mut open = Some(Loans::Many(scatter));
-                for part in parts.0.drain(..) {
+                for part in parts.parts.drain(..) {
                     let repaid = repay(&mut open, part);
                     debug_assert!(repaid.is_some(), "a part goes back to its own loan");
                 }

@@ -2,16 +2,24 @@
 
 use railring_dma::Part;
 
-/// Parts of several leases. Boxed where it travels, so that what travels with every read is small.
+use crate::trace::ReadTrace;
+
+/// Parts of several leases, or those of a read that is traced. Boxed where it travels, so that what
+/// travels with every read is small.
 #[derive(Debug, Default)]
-pub(crate) struct PartList(pub(crate) Vec<Part>);
+pub(crate) struct PartList {
+    /// Last first, so that taking the next is a pop.
+    pub(crate) parts: Vec<Part>,
+    /// What is written down of the read, if it is traced.
+    pub(crate) trace: Option<Box<ReadTrace>>,
+}
 
 /// Memory of a read that no stripe has taken yet, in the order of the object's bytes.
 #[derive(Debug)]
 pub(crate) enum Memory {
     None,
     One(Part),
-    /// Parts of several leases, last first, so that taking the next is a pop.
+    /// Parts of several leases, or of a read that is traced.
     Many(Box<PartList>),
 }
 
@@ -21,7 +29,7 @@ pub(crate) struct Returned {
     /// The stripe's memory: `lead_bytes` that belong to the gap before it, then its bytes.
     pub(crate) part: Option<Part>,
     pub(crate) lead_bytes: u64,
-    /// The emptied list of a scattered read, for its next use.
+    /// The emptied list of a scattered or traced read, for its next use.
     pub(crate) list: Option<Box<PartList>>,
 }
 
@@ -40,16 +48,16 @@ impl Memory {
                 *self = Memory::One(rest);
                 Some(taken)
             }
-            Memory::Many(mut parts) => {
-                let taken = parts.0.pop().map(|part| {
+            Memory::Many(mut list) => {
+                let taken = list.parts.pop().map(|part| {
                     if part.len() <= bytes {
                         return part;
                     }
                     let (taken, rest) = part.split_at(bytes);
-                    parts.0.push(rest);
+                    list.parts.push(rest);
                     taken
                 });
-                *self = Memory::Many(parts);
+                *self = Memory::Many(list);
                 taken
             }
         }
@@ -61,15 +69,15 @@ impl Memory {
         let part = match self {
             Memory::None => None,
             Memory::One(part) => Some(part),
-            Memory::Many(parts) => parts.0.last(),
+            Memory::Many(list) => list.parts.last(),
         }?;
         Some((part.address().as_ptr() as usize, part.len() as u64))
     }
 
-    /// The list of a scattered read, once it is empty.
+    /// The list of a scattered or traced read, once it is empty.
     pub(crate) fn into_list(self) -> Option<Box<PartList>> {
         match self {
-            Memory::Many(parts) => Some(parts),
+            Memory::Many(list) => Some(list),
             _ => None,
         }
     }

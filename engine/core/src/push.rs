@@ -86,6 +86,9 @@ pub enum PushError {
         /// The stripe.
         stripe: u32,
     },
+    /// A traced read, and the ring has no room for any trace.
+    #[error("the ring keeps no traces; make it with RingConfig::trace, or do not trace the read")]
+    NoTraces,
     /// The engine has failed or is shutting down.
     #[error("the engine is gone")]
     EngineGone,
@@ -155,7 +158,7 @@ pub(crate) fn check(
         return Err(PushError::OtherEngine);
     }
     let Some(object) = read.object else {
-        let sqe = Sqe::nop().user_data(read.user_data);
+        let sqe = Sqe::nop().user_data(read.user_data).flags(read.flags & SqeFlags::TRACE);
         return Ok(Checked { sqe, slots: 1, bytes: 0 });
     };
     if !Arc::ptr_eq(&object.opened.shared, shared) {

@@ -29,7 +29,7 @@ impl Scatter {
     pub fn new(leases: impl IntoIterator<Item = Lease>) -> Self {
         let leases: Vec<Lease> = leases.into_iter().collect();
         let (loans, parts) = (Vec::with_capacity(leases.len()), Vec::with_capacity(leases.len()));
-        Scatter { leases, loans, parts: Box::new(PartList(parts)) }
+        Scatter { leases, loans, parts: Box::new(PartList { parts, trace: None }) }
     }
 
     /// Bytes of all leases.
@@ -180,6 +180,14 @@ impl<'o> Read<'o> {
     /// A piece that fails is not tried again.
     pub fn fail_fast(mut self) -> Self {
         self.flags |= SqeFlags::FAIL_FAST;
+        self
+    }
+
+    /// Writes down where its time goes, for [`Ring::trace`](crate::Ring::trace). The ring must be
+    /// made with room for traces (`RingConfig::trace`); such a read takes the general way through
+    /// the engine, never the short one of small reads.
+    pub fn traced(mut self) -> Self {
+        self.flags |= SqeFlags::TRACE;
         self
     }
 

@@ -1,5 +1,7 @@
 //! The caller's ring: reads go in with their leases, completions come out with them.
 
+mod traced;
+
 use std::fmt;
 use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -9,7 +11,7 @@ use std::time::Duration;
 
 use railring_dma::{Lease, Receipt, RegionId};
 use railring_transport::Nanos;
-use sq_cq::{CallerEnd, CallerWaker, CancelOutcome, Cqe, CqeFlags, ReadId, Status};
+use sq_cq::{CallerEnd, CallerWaker, CancelOutcome, Cqe, CqeFlags, ReadId, SqeFlags, Status};
 
 use crate::home::Attached;
 use crate::loans::{Loans, lend, repay, take_back};
@@ -21,6 +23,7 @@ use crate::push::{self, PushError, Refused};
 use crate::read::{Destination, Read, Scatter};
 use crate::shared::{Desk, Shared};
 use crate::slab::NONE;
+use crate::trace::{TraceConfig, Traces};
 
 /// Who turns the pollers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,12 +45,15 @@ pub struct RingConfig {
     pub spin: Duration,
     /// The poller that is to be the ring's home; by default the one with the fewest rings.
     pub poller: Option<u32>,
+    /// Room for traces of reads that ask for one. Default: none.
+    pub trace: TraceConfig,
 }
 
 impl Default for RingConfig {
     fn default() -> Self {
         let spin = Duration::from_micros(20);
-        RingConfig { sq_entries: 256, cq_entries: 1024, spin, poller: None }
+        let trace = TraceConfig::default();
+        RingConfig { sq_entries: 256, cq_entries: 1024, spin, poller: None, trace }
     }
 }
 
@@ -85,6 +91,7 @@ pub struct Ring {
     region: Option<KnownRegion>,
     /// When the present batch was begun; stamped once per batch.
     batch_at: Option<Nanos>,
+    traces: Option<Box<Traces>>,
     spin: Duration,
     driver: Driver,
 }
@@ -153,13 +160,26 @@ impl Ring {
         end: CallerEnd<Attached, Returned>,
         shared: Arc<Shared>,
         place: RingPlace,
-        spin: Duration,
+        RingConfig { spin, trace, .. }: RingConfig,
         driver: Driver,
     ) -> Self {
         let open = (0..end.cq_capacity()).map(|_| None).collect();
         let (objects, object_of) = (Vec::new(), vec![NONE; end.cq_capacity() as usize].into());
         let (region, batch_at) = (None, None);
-        Ring { end, open, objects, object_of, shared, place, region, batch_at, spin, driver }
+        let traces = Traces::new(trace, || shared.rail_infos());
+        Ring {
+            end,
+            open,
+            objects,
+            object_of,
+            shared,
+            place,
+            region,
+            batch_at,
+            traces,
+            spin,
+            driver,
+        }
     }
 
     /// Accepts a read, or gives it back. Not visible to the engine before [`Ring::submit`].
@@ -169,6 +189,9 @@ impl Ring {
     #[expect(clippy::result_large_err, reason = "a refused read comes back whole, lease and all")]
     #[inline]
     pub fn push<'o>(&mut self, mut read: Read<'o>) -> Result<ReadId, Refused<'o>> {
+        if read.flags.contains(SqeFlags::TRACE) {
+            return self.push_traced(read);
+        }
         let checked = match push::check(&read, &self.shared, self.end.slots_per_read_max()) {
             Ok(checked) => checked,
             Err(why) => return Err(Refused { why, read }),
@@ -278,7 +301,7 @@ impl Ring {
         loop {
             let (cqe, returned) = self.end.pop()?;
             let slot = cqe.read_id().slot as usize;
-            let Returned { part, lead_bytes, list } = returned;
+            let Returned { part, lead_bytes, mut list } = returned;
             let receipt = part.and_then(|part| repay(&mut self.open[slot], part));
             if cqe.flags().contains(CqeFlags::INTERNAL) {
                 continue;
@@ -287,6 +310,9 @@ impl Ring {
                 None
             } else {
                 self.release_object(slot);
+                if list.is_some() {
+                    list = self.keep_trace(cqe.read_id(), list);
+                }
                 self.settle(slot, list)
             };
             return Some(Completion { cqe, receipt, lead_bytes, back });

@@ -533,6 +533,10 @@ impl Shared {
         (0..self.rails.len()).map(|rail| self.stats_of(rail)).collect()
     }
 
+    pub(crate) fn rail_infos(&self) -> Vec<railring_transport::RailInfo> {
+        self.controls.iter().map(|control| control.info()).collect()
+    }
+
     fn stats_of(&self, rail: usize) -> RailStats {
         let (shared, counters) = (&self.rails[rail], &self.rails[rail].counters);
         let (staging_used_bytes, staging_bytes) = self.staging[rail].gauge();

@@ -6,6 +6,7 @@ use std::fmt;
 use railring_transport::Nanos;
 
 use crate::stats::Counter;
+use crate::trace::TraceStages;
 
 /// Reads of about one size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,6 +166,27 @@ impl Laps {
         self.hashing = self.hashing.saturating_sub(1);
     }
 
+    /// The read ends: how its time since its push is divided.
+    pub(crate) fn end(mut self, [pushed, now]: [Nanos; 2], on_disk: bool) -> TraceStages {
+        if self.since == Nanos::NEVER {
+            self.begin(pushed, now);
+        }
+        let waited = self.queue_ns;
+        self.lap(now);
+        let (wire_ns, disk_ns) =
+            if on_disk { (0, self.transfer_ns) } else { (self.transfer_ns, 0) };
+        let lone = self.other_landed_at != Nanos::NEVER;
+        TraceStages {
+            plan_ns: self.scheduling_ns,
+            queue_ns: waited,
+            wire_ns,
+            disk_ns,
+            verify_ns: self.verify_ns,
+            publish_ns: self.queue_ns - waited,
+            lone_ns: if lone { self.landed_at.since(self.other_landed_at) } else { 0 },
+        }
+    }
+
     /// The rail that was last heard of.
     pub(crate) fn last_rail(&self) -> usize {
         self.last_rail.into()
@@ -193,26 +215,19 @@ impl ClassCounters {
     pub(crate) fn record(
         classes: &[ClassCounters; CLASSES],
         bytes: u64,
-        mut laps: Laps,
-        [pushed, now]: [Nanos; 2],
-        on_disk: bool,
+        stages: &TraceStages,
+        wall_ns: u64,
     ) {
         let class = &classes[ReadClass::index(bytes)];
-        if laps.since == Nanos::NEVER {
-            laps.begin(pushed, now);
-        }
-        laps.lap(now);
         class.reads.add(1);
         class.bytes.add(bytes);
-        class.wall.add(now.since(pushed));
-        class.scheduling.add(laps.scheduling_ns);
-        class.queue.add(laps.queue_ns);
-        let transfer = if on_disk { &class.disk } else { &class.wire };
-        transfer.add(laps.transfer_ns);
-        class.verify.add(laps.verify_ns);
-        if laps.other_landed_at != Nanos::NEVER {
-            class.lone.add(laps.landed_at.since(laps.other_landed_at));
-        }
+        class.wall.add(wall_ns);
+        class.scheduling.add(stages.plan_ns);
+        class.queue.add(stages.queue_ns + stages.publish_ns);
+        class.wire.add(stages.wire_ns);
+        class.disk.add(stages.disk_ns);
+        class.verify.add(stages.verify_ns);
+        class.lone.add(stages.lone_ns);
     }
 }
 

@@ -167,7 +167,7 @@ impl Home {
     fn read_of(&self, ring: usize, sqe: &Sqe, permit: Permit, attached: Attached) -> Read {
         let extra_slots = match &attached.memory {
             crate::memory::Memory::Many(parts) => {
-                u32::try_from(parts.0.len()).unwrap_or(u32::MAX).saturating_sub(1)
+                u32::try_from(parts.parts.len()).unwrap_or(u32::MAX).saturating_sub(1)
             }
             _ => 0,
         };

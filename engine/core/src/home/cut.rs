@@ -35,6 +35,10 @@ impl Home {
         let now = self.now;
         let read = self.reads.at(slot);
         read.laps.begin(read.pushed_at, now);
+        let len = read.len;
+        if let Some(trace) = read.trace() {
+            trace.begun(len, now);
+        }
         let shared = rails > 1 && self.scheduler.policy() != Policy::Fixed;
         read.piece_bytes = if shared {
             // Rounded down to a power of two, so that it is a multiple of every block size.

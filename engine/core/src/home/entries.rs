@@ -200,6 +200,8 @@ pub(crate) struct Piece {
     pub(super) shape: PieceShape,
     /// The caller's memory for the wanted bytes, unless a rail has it.
     pub(super) part: Option<Part>,
+    /// When it was staged, given to its rail or came back, whichever was last.
+    pub(super) since: Nanos,
     /// Landed staging memory that waits for the table.
     pub(super) landed: Option<Part>,
     /// The lease that the staging memory is of.
@@ -268,6 +270,7 @@ impl Piece {
             alias: None,
             shape,
             part,
+            since: Nanos(0),
             landed: None,
             loan: None,
             links: Links::default(),

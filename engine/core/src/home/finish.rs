@@ -29,8 +29,12 @@ impl Home {
                 return;
             }
             if matches!(stripe.verify, Verify::Whole(_)) && !self.was_hashed(stripe) {
-                let read = stripe.read;
-                self.reads.at(read).laps.hashes(now);
+                let (read, index, bytes) = (stripe.read, stripe.index, stripe.to - stripe.from);
+                let read = self.reads.at(read);
+                read.laps.hashes(now);
+                if let Some(trace) = read.trace() {
+                    trace.hashes(index, bytes, now);
+                }
                 self.hashing.push_back(&mut self.stripes, stripe_slot);
                 return;
             }
@@ -83,7 +87,11 @@ impl Home {
     fn hashed(&mut self, stripe_slot: u32, actual: u64, now: Nanos, courier: &mut impl Courier) {
         let stripe = self.stripes.at(stripe_slot);
         stripe.actual = actual;
-        self.reads.at(stripe.read).laps.hashed(now);
+        let read = self.reads.at(stripe.read);
+        read.laps.hashed(now);
+        if let Some(trace) = read.trace() {
+            trace.hashed(stripe.index, now);
+        }
         if stripe.verify == Verify::Whole(actual) || !stripe.status.is_ok() {
             self.finish_stripe(stripe_slot, now, courier);
             return;
@@ -247,6 +255,9 @@ impl Home {
         self.shared.desks[usize::from(self.index)].counters.stripes.add(1);
         let read = self.reads.at(read_slot);
         read.stripes_left -= 1;
+        if read.is_traced() {
+            read.trace_published(&fields, self.now);
+        }
         if read.stripes_left == 0 {
             self.finish_read(read_slot, fields, returned);
             return;
@@ -273,8 +284,12 @@ impl Home {
             counters.reads_failed.add(1);
         }
         let on_disk = self.feeds.get(read.laps.last_rail()).is_some_and(|feed| feed.is_disk);
-        let times = [read.pushed_at, self.now];
-        ClassCounters::record(&counters.classes, read.len, read.laps, times, on_disk);
+        let stages = read.laps.end([read.pushed_at, self.now], on_disk);
+        let wall_ns = self.now.since(read.pushed_at);
+        ClassCounters::record(&counters.classes, read.len, &stages, wall_ns);
+        if let Some(trace) = read.trace() {
+            trace.ended(stages, &fields, self.now);
+        }
         if read.object != NONE
             && let Some(object) = &mut self.objects[read.object as usize]
         {
@@ -342,12 +357,12 @@ impl Home {
             Memory::One(part) => (Some(part), None),
             Memory::None => (None, None),
             Memory::Many(mut parts) => {
-                while parts.0.len() > 1 {
-                    if let Some(part) = parts.0.pop() {
+                while parts.parts.len() > 1 {
+                    if let Some(part) = parts.parts.pop() {
                         self.send_ahead(read_slot, part);
                     }
                 }
-                (parts.0.pop(), Some(parts))
+                (parts.parts.pop(), Some(parts))
             }
         };
         if let Some(list) = list {

@@ -29,8 +29,12 @@ impl Home {
         let stripe_slot = self.pieces.peek(slot).stripe;
         let stripe = self.stripes.at(stripe_slot);
         stripe.rail = u8::try_from(rail).expect("at most 64 rails");
-        self.reads.at(stripe.read).laps.landed(stripe.rail, now);
+        let read = self.reads.at(stripe.read);
+        read.laps.landed(stripe.rail, now);
         stripe.attempts = stripe.attempts.max(self.pieces.peek(slot).attempts + 1);
+        if read.is_traced() {
+            self.trace_land(slot, &news, now);
+        }
         match (news, part) {
             (News::Landed { hash }, Some(part)) => self.landed(slot, part, hash, now, courier),
             (News::Failed { status: Status::ENGINE_FAILED }, Some(part)) => {
@@ -359,6 +363,7 @@ impl Home {
         }
         if self.choose_again(slot, tried) {
             self.shared.desks[usize::from(self.index)].counters.retries.add(1);
+            self.trace_retry(stripe_slot);
         } else {
             self.give_up(slot, status, now, courier);
         }
@@ -445,6 +450,9 @@ impl Home {
     /// The piece has landed and was checked.
     fn settle(&mut self, slot: u32, now: Nanos, courier: &mut impl Courier) {
         let stripe_slot = self.pieces.peek(slot).stripe;
+        if self.pieces.peek(slot).state == PieceState::AwaitsTable {
+            self.trace_check(slot, now);
+        }
         self.mark_landed(slot);
         self.end_if_complete(stripe_slot, now, courier);
     }

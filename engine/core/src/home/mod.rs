@@ -14,6 +14,7 @@ mod queue;
 mod solo;
 mod stage;
 mod stop;
+mod traced;
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -20,6 +20,7 @@ impl Home {
     pub(super) fn stage_piece(&mut self, slot: u32, rail: usize) {
         let piece = self.pieces.at(slot);
         piece.state = PieceState::Staged;
+        piece.since = self.now;
         piece.rail = u8::try_from(rail).expect("at most 64 rails");
         let bytes = piece.shape.read_bytes;
         let feed = &mut self.feeds[rail];
@@ -133,6 +134,7 @@ impl Home {
                 self.unstage(slot);
                 self.stage_piece(slot, thief);
                 self.shared.desks[usize::from(self.index)].counters.steals.add(1);
+                self.trace_steal(slot, thief);
                 if !self.order(slot, thief, courier) {
                     if self.hungry == Some(thief) {
                         break; // There is no room anywhere: here it waits best.
@@ -235,7 +237,11 @@ impl Home {
         feed.ordered += 1;
         feed.ordered_bytes += bytes;
         let read = self.stripes.peek(self.pieces.peek(slot).stripe).read;
-        self.reads.at(read).laps.ordered(self.now);
+        let read = self.reads.at(read);
+        read.laps.ordered(self.now);
+        if read.is_traced() {
+            self.trace_order(slot);
+        }
         courier.order(rail, order);
         true
     }

@@ -368,7 +368,7 @@ impl Home {
         let mut parts = Vec::new();
         self.collect(stripe_slot, |_, part| parts.push(part));
         parts.reverse();
-        let mut memory = Memory::Many(Box::new(PartList(parts)));
+        let mut memory = Memory::Many(Box::new(PartList { parts, trace: None }));
         let stripe = self.stripes.at(stripe_slot);
         stripe.lead = lead;
         let mut at = 0;
