@@ -131,7 +131,8 @@ pub(crate) struct PutArgs {
 Examples:
   railring get models/llama --store /disk0/rr,/disk1/rr -o llama.safetensors
   railring get models/llama --store /disk0/rr,/disk1/rr --range 1M..1088K -o - | xxd
-  railring get models/llama --store /disk0/rr,/disk1/rr -o - | sha256sum")]
+  railring get models/llama --store /disk0/rr,/disk1/rr -o - | sha256sum
+  railring get models/llama --store /disk0/rr,/disk1/rr -o /dev/null --trace")]
 pub(crate) struct GetArgs {
     /// The object.
     #[arg(value_name = "NS/KEY")]
@@ -144,6 +145,10 @@ pub(crate) struct GetArgs {
     /// Where to write; `-` is standard output, which is also the default unless it is a terminal.
     #[arg(long, short, value_name = "FILE|-", value_hint = ValueHint::FilePath)]
     pub(crate) output: Option<PathBuf>,
+    /// Also show where the time went: stages, rails, what the reads waited for, and the slowest
+    /// read step by step; on standard error if the object goes to standard output.
+    #[arg(long)]
+    pub(crate) trace: bool,
     #[command(flatten)]
     pub(crate) place: PlaceArgs,
     /// Print a summary as JSON, on standard error if the object goes to standard output.

@@ -10,6 +10,7 @@ mod reader;
 mod signals;
 mod simulated;
 mod stores;
+mod traced;
 mod units;
 
 use std::process::ExitCode;

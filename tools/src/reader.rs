@@ -9,12 +9,13 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use railring::catalog::checksum::Hex;
 use railring::{
     Completion, Engine, Lease, Object, Pool, PoolConfig, Proof, RailStats, Read, Ring, RingConfig,
-    Status,
+    Status, TraceConfig,
 };
 
 use crate::args::PlaceArgs;
 use crate::placed;
 use crate::signals::Stop;
+use crate::traced::Traced;
 
 /// A ring that nothing comes out of for so long still gets looked after: the stop is checked.
 const WAIT: Duration = Duration::from_millis(100);
@@ -22,6 +23,9 @@ const WAIT: Duration = Duration::from_millis(100);
 const STRIPES_MAX: u64 = 256;
 /// Sub-stripe reads begin at multiples of this, a multiple of every block size.
 const CUT_BYTES: u64 = 1 << 20;
+
+/// Records of one trace: as many as a read of 4 MiB in pieces of 64 KiB has.
+const RECORDS_MAX: u32 = 1024;
 
 /// How much is in flight.
 #[derive(Clone, Copy, Debug)]
@@ -44,6 +48,15 @@ pub(crate) struct Reader {
     pub(crate) pool: Pool,
     pub(crate) flight: Flight,
     names: Vec<String>,
+    /// What traces of its reads add up to, if they are traced.
+    pub(crate) traced: Option<Traced>,
+}
+
+/// Whether reads are traced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tracing {
+    Off,
+    On,
 }
 
 /// What came of the stripes of a stream of reads.
@@ -96,20 +109,29 @@ enum Slot {
 }
 
 impl Reader {
-    pub(crate) fn open(directories: &[PathBuf], flight: Flight, place: &PlaceArgs) -> Result<Self> {
+    pub(crate) fn open(
+        directories: &[PathBuf],
+        flight: Flight,
+        place: &PlaceArgs,
+        tracing: Tracing,
+    ) -> Result<Self> {
         let engine = placed::engine(directories, place)?;
         let slots = u32::try_from(flight.reads).context("too many reads in flight")?;
         // Room for every read of the flight, each of as many stripes as it may have.
         let cq_entries = slots.saturating_mul(STRIPES_MAX as u32).next_power_of_two();
         let sq_entries = slots.next_power_of_two();
-        let ring = engine.ring(RingConfig { sq_entries, cq_entries, ..RingConfig::default() })?;
+        let traced = (tracing == Tracing::On).then(Traced::default);
+        let trace =
+            TraceConfig { reads: if traced.is_some() { slots } else { 0 }, records: RECORDS_MAX };
+        let sizes = RingConfig { sq_entries, cq_entries, trace, ..RingConfig::default() };
+        let ring = engine.ring(sizes)?;
         let pool = engine.buffer_pool(PoolConfig {
             slots: flight.reads,
             slot_bytes: flight.read_bytes,
             ..PoolConfig::default()
         })?;
         let names = engine.rail_stats().into_iter().map(|rail| rail.info.name).collect();
-        Ok(Reader { engine, ring, pool, flight, names })
+        Ok(Reader { engine, ring, pool, flight, names, traced })
     }
 
     pub(crate) fn rails(&self) -> Vec<RailStats> {
@@ -223,6 +245,7 @@ impl Stream {
             let Some(range) = self.reads.next() else { break };
             let number = self.first + self.slots.len() as u64;
             let read = Read::new(object, range, lease).user_data(number);
+            let read = if reader.traced.is_some() { read.traced() } else { read };
             // As many slots as leases, so it is never full.
             reader.ring.push(read).map_err(|refused| anyhow!(refused.why))?;
             self.slots.push_back(Slot::Pending);
@@ -242,6 +265,10 @@ impl Stream {
             self.tally.count(&completion);
             let number = completion.user_data();
             if completion.ended().is_some() {
+                let trace = reader.ring.trace(&completion);
+                if let (Some(traced), Some(trace)) = (&mut reader.traced, trace) {
+                    traced.add(trace, self.reads.begin_of(number));
+                }
                 let lease = completion.into_lease().context("a read ended without its memory")?;
                 let at = usize::try_from(number - self.first).context("an unknown read ended")?;
                 let slot = self.slots.get_mut(at).context("an unknown read ended")?;

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 use crate::args::DemoArgs;
 use crate::output::{Align, Format, Out, Table, progress};
-use crate::reader::{Flight, Reader, Tally};
+use crate::reader::{Flight, Reader, Tally, Tracing};
 use crate::signals::{Interrupted, Stop};
 use crate::units::{Bytes, Count, Rate, Time, plural, rate};
 use crate::{Context, UsageError};
@@ -122,7 +122,7 @@ fn demonstrate(args: &DemoArgs, context: &mut Context, file: &Path, place: &Path
         tell_put(out, file, &placement, &store, put_time)?;
     }
     let present = crate::stores::present(&store);
-    let mut reader = Reader::open(&present, FLIGHT, &args.place)?;
+    let mut reader = Reader::open(&present, FLIGHT, &args.place, Tracing::Off)?;
     let object = reader.engine.open(&placement)?;
     // Timed without the comparison, which would wait for a second disk's worth of reading.
     let begun = Instant::now();

@@ -13,7 +13,8 @@ use serde::Serialize;
 use crate::args::GetArgs;
 use crate::output::{Format, Out, progress, say};
 use crate::placed::{self, PlacedRail};
-use crate::reader::{Flight, Reader, Tally};
+use crate::reader::{Flight, Reader, Tally, Tracing};
+use crate::traced::{Traced, TracedReport};
 use crate::units::{ByteRange, Bytes, Count, plural, rate};
 use crate::{Context, UsageError, stores};
 
@@ -28,6 +29,9 @@ struct Report {
     retries: u64,
     seconds: f64,
     placement: Vec<PlacedRail>,
+    /// With `--trace`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trace: Option<TracedReport>,
 }
 
 pub(crate) fn run(args: &GetArgs, context: &mut Context) -> Result<()> {
@@ -44,7 +48,9 @@ pub(crate) fn run(args: &GetArgs, context: &mut Context) -> Result<()> {
     stores::pass_on(&pin.found().warnings);
     let placement = pin.placement();
     let range = resolve(args.range, placement.size_bytes)?;
-    let mut reader = Reader::open(&stores::present(&store), Flight::STREAMING, &args.place)?;
+    let tracing = if args.trace { Tracing::On } else { Tracing::Off };
+    let present = stores::present(&store);
+    let mut reader = Reader::open(&present, Flight::STREAMING, &args.place, tracing)?;
     let object = reader.engine.open(placement)?;
     let mut target = match (&args.output, to_stdout) {
         (Some(path), false) => Target::create(path)?,
@@ -72,8 +78,24 @@ pub(crate) fn run(args: &GetArgs, context: &mut Context) -> Result<()> {
         retries: tally.retries_total(),
         seconds: begun.elapsed().as_secs_f64(),
         placement: placed::rails(&reader.engine),
+        trace: reader.traced.as_ref().map(Traced::report),
     };
-    tell(args, context, to_stdout, &report, &tally, &bar)
+    tell(args, context, to_stdout, &report, &tally, &bar)?;
+    match &reader.traced {
+        Some(traced) if args.format.format() == Format::Text => {
+            tell_trace(context, to_stdout, traced)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// On standard error if the object went to standard output.
+fn tell_trace(context: &mut Context, to_stdout: bool, traced: &Traced) -> Result<()> {
+    if to_stdout {
+        let _ = writeln!(io::stderr(), "{traced}");
+        return Ok(());
+    }
+    Ok(context.out.line(traced)?)
 }
 
 /// The range that was asked for, within an object of `size` bytes.

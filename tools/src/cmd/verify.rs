@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use crate::args::VerifyArgs;
 use crate::output::{Format, progress};
-use crate::reader::{Cuts, Flight, Reader};
+use crate::reader::{Cuts, Flight, Reader, Tracing};
 use crate::units::{Bytes, plural, rate};
 use crate::{Context, Reported, stores};
 
@@ -84,7 +84,8 @@ struct Work<'a> {
 
 pub(crate) fn run(args: &VerifyArgs, context: &mut Context) -> Result<()> {
     let store = stores::open_to_read(&args.store)?;
-    let reader = Reader::open(&stores::present(&store), Flight::STREAMING, &args.place)?;
+    let present = stores::present(&store);
+    let reader = Reader::open(&present, Flight::STREAMING, &args.place, Tracing::Off)?;
     let bar = progress("verifying", None);
     let mut work = Work { args, context, store: &store, reader, bar, summary: Summary::default() };
     for entry in store.list(&args.prefix) {

@@ -194,3 +194,50 @@ fn the_demonstration_runs_on_any_file_and_leaves_nothing() {
     let left: Vec<_> = fs::read_dir(dir).expect("there").flatten().collect();
     assert_eq!(left.len(), 1, "{left:?}");
 }
+
+#[test]
+fn a_trace_says_where_the_time_went() {
+    let place = Place::new(2);
+    // Three reads: the tool reads 4 MiB at a time.
+    let file = place.put("t/x", 9_000_001, &["--stripe", "1M", "--block", "4K"]);
+    let run = place.run(&["get", "t/x", "-o", "out", "--trace"]).good();
+    let text = run.text();
+    for word in ["3 reads", "mostly waited for: ", "disk ", "the slowest begins at", "attempts"] {
+        assert!(text.contains(word), "no '{word}' in {text}");
+    }
+    assert!(text.contains("publish") && text.contains("stripe "), "{text}");
+    // The object goes to standard output, so the trace goes beside it.
+    let run = place.run(&["get", "t/x", "--trace"]).good();
+    assert!(run.out == fs::read(&file).expect("the file") && run.err.contains("3 reads"));
+    let run = place.run(&["get", "t/x", "-o", "out", "--json"]).good();
+    assert!(run.json()[0].get("trace").is_none(), "nothing was traced");
+}
+
+#[test]
+fn a_trace_as_json_adds_up() {
+    let place = Place::new(2);
+    place.put("t/x", 9_000_001, &["--stripe", "1M", "--block", "4K"]);
+    let arguments = ["get", "t/x", "-o", "out", "--trace", "--range", "5..8000000", "--json"];
+    let run = place.run(&arguments).good();
+    let trace = &run.json()[0]["trace"];
+    let number = |value: &serde_json::Value| value.as_u64().expect("a number");
+    let sum = |list: &serde_json::Value, field: &str| -> u64 {
+        list.as_array().expect("a list").iter().map(|entry| number(&entry[field])).sum()
+    };
+    assert_eq!((number(&trace["reads"]), sum(&trace["rails"], "bytes")), (2, 8_000_000 - 5));
+    assert!(sum(&trace["rails"], "moved_bytes") > 8_000_000, "whole blocks, and their tables");
+    for traced in [trace, &trace["slowest"]] {
+        let stages = &traced["stages"];
+        let names = ["plan_ns", "queue_ns", "wire_ns", "disk_ns", "verify_ns", "publish_ns"];
+        let all: u64 = names.into_iter().map(|name| number(&stages[name])).sum();
+        assert_eq!(all, number(&stages["wall_ns"]));
+        assert!(number(&stages["disk_ns"]) > 0 && number(&stages["wire_ns"]) == 0);
+        assert!(traced["bottleneck"].is_string());
+    }
+    let slowest = &trace["slowest"];
+    assert_eq!(sum(&slowest["rails"], "bytes"), number(&slowest["bytes"]));
+    let records = slowest["records"].as_array().expect("a list");
+    let disk = records.iter().filter(|record| record["kind"] == "disk");
+    assert_eq!(disk.count() as u64, sum(&slowest["rails"], "pieces"));
+    assert_eq!(number(&slowest["records_dropped"]), 0);
+}
