@@ -8,7 +8,7 @@ use railring_tests::guest;
 use railring_tests::memory_peer::{MemoryPeer, PeerConfig};
 use railring_verbs::VerbsRailOptions;
 
-use crate::rig::{DEVICE, Rig, Who, engine, options, peer, put};
+use crate::rig::{DEVICE, Rig, Who, engine, ip, options, peer, put};
 
 const DEPTH: u32 = 8;
 
@@ -126,11 +126,6 @@ fn ports_and_gids_that_cannot_be_used_are_refused_with_the_table() {
     let why = refused(VerbsRailOptions::new("rxe1"));
     ip(&["link", "set", "nic1", "up"]);
     assert!(why.contains("active"), "{why}");
-}
-
-fn ip(arguments: &[&str]) {
-    let status = Command::new("ip").args(arguments).status().expect("the guest has it");
-    assert!(status.success(), "ip {arguments:?}: {status}");
 }
 
 #[test]

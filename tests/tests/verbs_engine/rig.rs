@@ -1,5 +1,6 @@
 //! What these tests share: an engine over one verbs rail, a peer with an object, a ring.
 
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -202,4 +203,10 @@ pub(crate) fn waiting(rail: railring_verbs::Waiting) -> (VerbsRailOptions, Engin
     };
     let config = EngineConfig { waiting, ..EngineConfig::default() };
     (VerbsRailOptions { waiting: rail, ..options() }, config)
+}
+
+/// Runs ip(8), which the guest has.
+pub(crate) fn ip(arguments: &[&str]) {
+    let status = Command::new("ip").args(arguments).status().expect("the guest has it");
+    assert!(status.success(), "ip {arguments:?}: {status}");
 }
