@@ -333,6 +333,17 @@ impl Home {
         self.again(slot, Cost::Attempt, status, now, courier);
     }
 
+    /// A piece could not be given to its rail: that was an attempt.
+    pub(super) fn again_elsewhere(
+        &mut self,
+        slot: u32,
+        status: Status,
+        now: Nanos,
+        courier: &mut impl Courier,
+    ) {
+        self.again(slot, Cost::Attempt, status, now, courier);
+    }
+
     /// Tries a piece again, elsewhere if it can be, unless it has had its attempts.
     fn again(
         &mut self,

@@ -7,7 +7,7 @@ use railring_catalog::checksum::StreamingChecksum;
 use railring_transport::{Alignment, Nanos};
 
 use super::queue::Queue;
-use super::{Feed, HashCursor, Home, QUOTA, Rules, STAGED_MAX, cut};
+use super::{Feed, HashCursor, Home, QUOTA, Rules, STAGED_MAX, cut, starve};
 use crate::config::EngineConfig;
 use crate::health::Standing;
 use crate::schedule::{Load, RailMask, Scheduler};
@@ -48,6 +48,7 @@ impl Home {
             request_bytes_max: rails.iter().map(|r| r.request_bytes_max).min().unwrap_or(u64::MAX),
             shared_bytes_max: cut::shared_bytes_max(&shared.config, rails),
             attempts_max: config.attempts_max,
+            patience_ns: starve::patience_ns(config),
         };
         let feed = |rail: &RailFacts| Feed {
             staged: Queue::default(),
@@ -60,6 +61,7 @@ impl Home {
             staging: rail.staging.clone(),
             is_disk: rail.is_disk,
             standing: Standing::Up,
+            starves_since: Nanos::NEVER,
         };
         let load = |rail: &RailFacts| Load { outstanding_bytes: 0, rate: 1, weight: rail.weight };
         let words = (config.rings_max as usize).div_ceil(64);

@@ -13,6 +13,7 @@ mod make;
 mod queue;
 mod solo;
 mod stage;
+mod starve;
 mod stop;
 mod traced;
 
@@ -84,6 +85,9 @@ pub(crate) struct Feed {
     is_disk: bool,
     /// How the rail stood when its queue was last looked at.
     standing: Standing,
+    /// Since when its oldest piece has found no staging memory; `NEVER` if it has not looked in
+    /// vain.
+    starves_since: Nanos,
 }
 
 /// One ring that this poller is home to.
@@ -135,6 +139,8 @@ struct Rules {
     /// cut for them to share.
     shared_bytes_max: u64,
     attempts_max: u8,
+    /// How long a piece may find no staging memory.
+    patience_ns: u64,
 }
 
 impl Rules {
@@ -397,12 +403,12 @@ impl Home {
             self.stop(read, Status::TIMED_OUT, now, courier);
         }
         self.fired = fired;
-        any
+        any | self.end_starving(now, courier)
     }
 
     /// When a deadline may next fire.
     pub(crate) fn next_deadline(&self) -> Nanos {
-        self.wheel.next().unwrap_or(Nanos::NEVER)
+        self.wheel.next().unwrap_or(Nanos::NEVER).min(self.starved_until())
     }
 
     /// Takes one piece's news. Completions of pieces that are gone have nowhere to come from.

@@ -58,6 +58,7 @@ impl Home {
             }
             let feed = &self.feeds[rail];
             if feed.staged.len() == 0 && feed.waiters.len() == 0 {
+                self.feeds[rail].starves_since = Nanos::NEVER;
                 self.busy = self.busy.without(RailMask::of(rail));
             }
         }
@@ -216,6 +217,7 @@ impl Home {
             let order = self.order_of(slot, rail);
             if order.is_none() {
                 self.shared.give_back_room(1, bytes);
+                self.note_starving(rail);
             }
             order
         } else {
@@ -289,6 +291,9 @@ impl Home {
         let (part, rest) = part.split_at(usize::try_from(bytes).ok()?);
         if loan.repay(rest).is_err() {
             unreachable!("a part goes back to the loan it was split from");
+        }
+        if wanted_for == StagedFor::Bytes {
+            self.feeds[rail].starves_since = Nanos::NEVER;
         }
         self.pieces.at(slot).loan = Some(loan);
         self.shared.desks[usize::from(self.index)].counters.staged_pieces.add(1);
