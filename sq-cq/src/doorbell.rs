@@ -169,6 +169,12 @@ impl Bell {
         self.sleeping.swap(0, Ordering::Relaxed);
     }
 
+    /// Whether the poller said that it sleeps, and neither took that back nor was woken since.
+    #[inline]
+    pub fn is_asleep(&self) -> bool {
+        self.sleeping.load(Ordering::Relaxed) != 0
+    }
+
     /// Sleeps until woken or for at most `timeout`, then clears. For pollers that have no other
     /// descriptor to wait for. Call it after [`prepare_sleep`](Bell::prepare_sleep) and the
     /// re-check. May return early.

@@ -475,8 +475,8 @@ fn run<L: Link>(poller: &mut Poller<L>, waiting: Waiting) {
 /// An engine without threads: its owner makes its turns. It and its rings belong to one thread
 /// from the first turn on. No hand-off between threads, so the best on few cores.
 pub struct InlineEngine<L> {
-    core: EngineCore,
-    pollers: Vec<Poller<L>>,
+    pub(crate) core: EngineCore,
+    pub(crate) pollers: Vec<Poller<L>>,
 }
 
 impl<L> fmt::Debug for InlineEngine<L> {
@@ -514,20 +514,6 @@ impl<L: Link> InlineEngine<L> {
             }
         }
         progress
-    }
-
-    /// One turn of one poller at a given time. For simulators, which pick the order. A panic is
-    /// contained as that of a thread is: the poller's reads end as failed.
-    pub fn turn_poller_at(&mut self, poller: usize, now: Nanos) -> Progress {
-        self.core.shared.clock.set(now);
-        self.pollers[poller].turn_contained(now)
-    }
-
-    /// When a turn next has something to do if nothing is submitted: at once (time 0), at a time,
-    /// or never.
-    #[must_use]
-    pub fn next_event(&self) -> Nanos {
-        self.pollers.iter().map(Poller::next_event).fold(Nanos::NEVER, Nanos::min)
     }
 
     /// Submits `ring` and makes turns until at least `min` of its CQEs can be popped, or all that

@@ -32,6 +32,7 @@ mod slab;
 mod stages;
 mod staging;
 mod stats;
+mod steps;
 mod tables;
 mod trace;
 mod wheel;

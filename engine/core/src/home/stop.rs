@@ -19,7 +19,8 @@ use crate::staging::STAGED_BYTES;
 fn fail_read(seat: &mut Seat, mut read: Read, stripes: &[u32]) {
     let Some(mut permit) = read.permit.take() else { return };
     let status = Status::ENGINE_FAILED;
-    let read_status = if read.first_error.is_ok() { status } else { read.first_error };
+    // What it was being ended for is no stripe's status before one has ended by it.
+    let read_status = if read.failed_stripes == 0 { status } else { read.first_error };
     let failed_stripes = read.failed_stripes + read.stripes_left;
     let fields = |stripe: u32| sq_cq::CqeFields {
         user_data: read.user_data,
@@ -313,6 +314,11 @@ impl Home {
             let read = self.reads.remove_at(slot);
             self.fail_one(read);
         }
+    }
+
+    /// Shows what was completed in the turn that panicked, of reads that need not fail.
+    pub(crate) fn publish_all(&mut self) {
+        self.seats.iter_mut().flatten().for_each(|seat| seat.end.publish());
     }
 
     pub(super) fn fail_one(&mut self, read: Read) {

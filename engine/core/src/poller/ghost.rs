@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use railring_transport::{Link, Nanos};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sq_cq::Status;
 
 use super::port::Port;
@@ -19,7 +20,9 @@ use crate::mail::{Done, Mail, News};
 use crate::shared;
 
 /// How often it looks after requests that are still out.
-const LOOK_EVERY: Duration = Duration::from_millis(1);
+const LOOK_EVERY_NS: u64 = 1_000_000;
+/// For how long it sleeps at most.
+const NAP: Duration = Duration::from_secs(1);
 /// Panics outside of any link after which it is given up altogether.
 const PANICS_MAX: u32 = 1000;
 
@@ -45,6 +48,8 @@ impl<L: Link> Poller<L> {
         let stops = self.life != Life::Running;
         self.life = Life::Ghost { stops };
         contained(|| self.home.fail_all());
+        contained(|| self.home.publish_all());
+        self.desk.counters.reads_in_progress.set(0);
         self.shared.desks.iter().for_each(|desk| {
             desk.inbox.ring();
             desk.bell.wake();
@@ -148,26 +153,26 @@ impl<L: Link> Poller<L> {
                 panics += 1;
             }
             if progress == Progress::Idle {
-                let waits = self.ports.iter().any(|port| !port.dead && !port.is_idle());
-                let at_most = if waits { LOOK_EVERY } else { Duration::from_secs(1) };
-                self.doze(at_most);
+                self.doze();
             }
         }
     }
 
+    /// When it looks after requests that are still out; never if there are none.
+    pub(super) fn looks_next(&self, now: Nanos) -> Nanos {
+        let waits = self.ports.iter().any(|port| !port.dead && !port.is_idle());
+        if waits { now.after(LOOK_EVERY_NS) } else { Nanos::NEVER }
+    }
+
     /// Sleeps until the bell rings.
-    fn doze(&self, at_most: Duration) {
-        self.bell.prepare_sleep();
-        if self.bell.any_ready() {
-            self.bell.cancel_sleep();
-            return;
-        }
-        let mut fds = [rustix::event::PollFd::new(&*self.bell, rustix::event::PollFlags::IN)];
-        let limit = rustix::event::Timespec::try_from(at_most).ok();
+    fn doze(&mut self) {
+        let Some(next) = self.lie_down(Nanos(0)) else { return };
+        let mut fds = [PollFd::from_borrowed_fd(self.bell_fd(), PollFlags::IN)];
+        // What may have been missed by a poller that panicked waits no longer than this.
+        let limit = Timespec::try_from(Duration::from_nanos(next.0).min(NAP)).ok();
         // EINTR and everything else ends the sleep; the next turn looks for itself.
-        let _ = rustix::event::poll(&mut fds, limit.as_ref());
-        self.bell.cancel_sleep();
-        self.bell.clear();
+        let _ = poll(&mut fds, limit.as_ref());
+        self.get_up();
     }
 }
 

@@ -4,19 +4,17 @@ mod blame;
 mod ghost;
 mod port;
 mod rate;
+mod sleep;
 
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use railring_transport::{Link, Nanos};
-use rustix::event::{PollFd, PollFlags, Timespec};
 use sq_cq::{Bell, Handle, Status};
 
 use crate::home::{CallerSide, Courier, Home, Piece, RingEnd};
 use crate::mail::{Mail, Order, SOURCE_CONTROL, SOURCE_MAIL, SOURCE_RINGS};
 use crate::object::ObjectInner;
-use crate::schedule::RAILS_MAX;
 use crate::shared::{Desk, Shared, lock};
 use crate::slab::Id;
 
@@ -374,50 +372,6 @@ impl<L: Link> Poller<L> {
         timers.fold(self.home.next_deadline(), Nanos::min)
     }
 
-    /// Sleeps until something happens. Returns at once if something has.
-    pub(crate) fn park(&mut self, now: Nanos, at_most: Option<std::time::Duration>) {
-        self.bell.prepare_sleep();
-        // Another poller's end can be what this one waits for, and it rang before the line above.
-        if self.next_event() <= now || self.may_drain() || self.may_end() || !self.arm_links() {
-            self.bell.cancel_sleep();
-            return;
-        }
-        let next = self.next_event();
-        // On the stack: an engine that sleeps between reads does not allocate either.
-        let bell = self.bell.as_fd_for_poll();
-        let mut fds: [PollFd<'_>; RAILS_MAX + 1] =
-            std::array::from_fn(|_| PollFd::from_borrowed_fd(bell, PollFlags::IN));
-        let mut count = 1;
-        for fd in self.ports.iter().filter_map(Port::event_fd) {
-            fds[count] = PollFd::from_borrowed_fd(fd, PollFlags::IN);
-            count += 1;
-        }
-        let timer =
-            (next != Nanos::NEVER).then(|| std::time::Duration::from_nanos(next.since(now)));
-        let limit = match (timer, at_most) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        };
-        let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
-        self.desk.counters.sleeps.add(1);
-        // EINTR and everything else ends the sleep; the next turn looks for itself.
-        let _ = rustix::event::poll(&mut fds[..count], limit.as_ref());
-        // A completion woke it most often: the bell's descriptor is read only if it rang.
-        if fds[0].revents().contains(PollFlags::IN) {
-            self.bell.clear();
-        } else {
-            self.bell.cancel_sleep();
-        }
-    }
-
-    /// Asks every link with something in flight for its event. `false`: one has something already,
-    /// or cannot wake anybody.
-    fn arm_links(&mut self) -> bool {
-        self.ports
-            .iter_mut()
-            .all(|port| !port.has_flights() || (port.link.event_fd().is_some() && port.link.arm()))
-    }
-
     /// Whether it was told to stop and everything has come to its end. A poller goes on while
     /// another's reads may still need its rails.
     pub(crate) fn has_ended(&mut self) -> bool {
@@ -447,16 +401,5 @@ impl<L> Poller<L> {
     /// Makes no turn any more: its reads end here and now.
     pub(crate) fn abandon(&mut self) {
         self.home.fail_all();
-    }
-}
-
-/// A borrowed descriptor of the bell, named so that its one use is found.
-trait BellFd {
-    fn as_fd_for_poll(&self) -> BorrowedFd<'_>;
-}
-
-impl BellFd for Arc<Bell> {
-    fn as_fd_for_poll(&self) -> BorrowedFd<'_> {
-        std::os::fd::AsFd::as_fd(&**self)
     }
 }
