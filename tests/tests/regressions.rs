@@ -25,7 +25,11 @@ const FOUND_PLAIN: &[(u64, &str)] = &[
 ];
 
 /// The same, of runs with extras.
-const FOUND: &[(u64, &str)] = &[];
+const FOUND: &[(u64, &str)] = &[
+    (13, "a read failed by a panic ended with the cause of its stop, which no stripe had"),
+    (534, "what a poller completed in the turn in which it panicked was never shown"),
+    (21_890, "a piece waited for ever for staging memory that a device kept for ever"),
+];
 
 #[test]
 fn what_was_found_stays_found() {

@@ -52,7 +52,8 @@ const MANIFEST: &str = "[package]\nname = \"railring-tests\"\nversion.workspace 
     edition.workspace = true\n[dependencies]\nfastrand.workspace = true\n\
     railring-catalog.workspace = true\nrailring-core.workspace = true\n\
     railring-dma.workspace = true\nrailring-transport.workspace = true\n\
-    railring-sim = { workspace = true, features = [\"fault\"] }\nsq-cq.workspace = true\n";
+    railring-sim = { workspace = true, features = [\"fault\"] }\n\
+    rustix.workspace = true\nsq-cq.workspace = true\n";
 
 const LIBRARY: &str = "pub mod objects;\npub mod simulate;\npub mod virtual_engine;\n";
 

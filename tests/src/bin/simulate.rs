@@ -17,13 +17,16 @@ usage: cargo xtask simulate [SEED] [--seeds N] [--minutes M] [--threads T] [--st
 With SEED alone, runs that one; with --verbose, also prints what it is made of. With --seeds, runs N
 of them from SEED on (from 0 if none is named); with --minutes, as many as there is time for; with
 --stop, until one fails. Prints the timeline of what failed (of the first three, or with --verbose
-of all), and what was reached. --checkpoint goes on where a run that was stopped had come to;
+of all), and what was reached; fails, too, if something was reached in less than 1 % of 2,000 runs
+or more. --checkpoint goes on where a run that was stopped had come to;
 --record writes the result as a page for docs/results.";
 
 /// Seeds that one thread takes at a time.
 const BLOCK: u64 = 250;
 /// Between two lines that say how far it is.
 const PROGRESS: Duration = Duration::from_secs(10);
+/// Runs after which what happened in less than one of a hundred is a fault of the scenarios.
+const ENOUGH: u64 = 2_000;
 /// Failures that are shown whole.
 const SHOWN: u64 = 3;
 
@@ -300,11 +303,15 @@ fn many(options: &Options) -> Result<bool, String> {
     let (coverage, failed) = lock(&soak.known).all();
     println!("{coverage}");
     println!("{} failed; {:.1} s", failed.len(), soak.start.elapsed().as_secs_f64());
+    let rare = if coverage.runs() < ENOUGH { Vec::new() } else { coverage.rare(10) };
+    if !rare.is_empty() {
+        println!("TOO RARE, in less than 1 % of runs: {}", rare.join(", "));
+    }
     if let Some(path) = &options.record {
         let page = page(&coverage, &failed, options, soak.start.elapsed());
         write_whole(path, &page).map_err(|error| format!("{}: {error}", path.display()))?;
     }
-    Ok(failed.is_empty())
+    Ok(failed.is_empty() && rare.is_empty())
 }
 
 /// What was known when a run with this checkpoint was stopped; nothing if there was none.

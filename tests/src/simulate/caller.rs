@@ -5,9 +5,10 @@ use railring_core::{Object, OpenError, PushError, Read, Scatter};
 use railring_dma::Lease;
 use railring_transport::Nanos;
 
+use super::memory::Taken;
 use super::run::{Caller, Run, Wrong};
 use super::trace::{About, What};
-use super::tracked::{Cut, Terms, Tracked, cuts_of_range, cuts_of_set};
+use super::tracked::{Cut, Memory, Terms, Tracked, cuts_of_range, cuts_of_set};
 
 /// What is to be read.
 enum Wish {
@@ -19,6 +20,9 @@ enum Wish {
 impl Run {
     /// One step of a caller.
     pub(crate) fn call(&mut self, caller: usize) -> Result<(), Wrong> {
+        if !self.may_act(caller)? {
+            return Ok(());
+        }
         if self.callers[caller].ring.is_none() {
             return self.make_ring(caller);
         }
@@ -31,12 +35,16 @@ impl Run {
             93 => self.cancel_token(),
             94 => self.memories.wake_one(&mut self.dice).map_err(Wrong::run)?,
             95 if restless && self.dice.one_in(3) => self.drop_ring(caller),
+            95 if self.left > 0 && self.scenario.extras.forgets && self.sleep.one_in(2) => {
+                self.forget_ring(caller);
+            }
             96 if restless => self.close_object(),
             97 if restless => self.toggle_rail(),
             98 if self.scenario.extras.overwrites && self.left > 0 => self.overwrite()?,
             99 if self.scenario.extras.pools => self.change_pools()?,
             _ => {}
         }
+        self.may_wait(caller);
         Ok(())
     }
 
@@ -49,6 +57,9 @@ impl Run {
         match made {
             Ok(ring) => self.callers[caller].ring = Some(ring),
             Err(railring_core::RingMakeError::TooManyRings { .. }) if self.ring_dropped => {}
+            Err(railring_core::RingMakeError::EngineGone) if self.panicked() => {
+                self.give_up_pushing();
+            }
             Err(error) => return Err(Wrong::run(error.to_string())),
         }
         self.stir();
@@ -61,18 +72,9 @@ impl Run {
         let terms = self.terms();
         let scatter = matches!(wish, Wish::Range { .. }) && self.dice.one_in(6);
         let leases = if scatter { self.dice.between(1, 3).min(self.scenario.slots) } else { 1 };
-        let taken = match wish {
-            Wish::Nop => None,
-            _ => match self.memories.take(need, leases, &mut self.dice).map_err(Wrong::run)? {
-                None => return Ok(()),
-                taken => taken,
-            },
-        };
+        let Some(taken) = self.memory_for(&wish, need, leases)? else { return Ok(()) };
+        let Taken { memory, bodies } = taken;
         let handle = object.and_then(|object| self.objects[object].clone());
-        let (memory, bodies) = match taken {
-            None => (super::tracked::Memory::none(), Vec::new()),
-            Some(taken) => (taken.memory, taken.bodies),
-        };
         let mut read = read_of(&wish, handle.as_ref(), scatter, bodies);
         let name = self.next_name;
         read = with_terms(read.user_data(name), terms);
@@ -93,14 +95,12 @@ impl Run {
                 return self.refused(caller, name, &why);
             }
         };
-        let how = terms.bits() << 1 | u64::from(scatter);
-        self.note(About::Read(name), What::Pushed, need as u64, how << 8 | caller as u64);
+        let how = (terms.bits() << 1 | u64::from(scatter)) << 8 | caller as u64;
+        self.note(About::Read(name), What::Pushed, need as u64, how);
         self.mark_read(&wish, terms, scatter, deadline);
         self.log_runs(name, &memory.runs);
-        let cancelled_at = match token {
-            Some(token) if self.tokens[token].is_cancelled() => self.now,
-            _ => Nanos::NEVER,
-        };
+        let told = token.is_some_and(|token| self.tokens[token].is_cancelled());
+        let cancelled_at = if told { self.now } else { Nanos::NEVER };
         self.callers[caller].batch_at.get_or_insert(stamp);
         self.callers[caller].reads.push(Tracked {
             name,
@@ -126,6 +126,23 @@ impl Run {
         Ok(())
     }
 
+    /// Memory for what is to be read; `None` if there is none now.
+    fn memory_for(
+        &mut self,
+        wish: &Wish,
+        need: usize,
+        leases: usize,
+    ) -> Result<Option<Taken>, Wrong> {
+        if matches!(wish, Wish::Nop) {
+            return Ok(Some(Taken { memory: Memory::none(), bodies: Vec::new() }));
+        }
+        let taken = self.memories.take(need, leases, &mut self.dice).map_err(Wrong::run)?;
+        if taken.is_none() {
+            self.remember_ring();
+        }
+        Ok(taken)
+    }
+
     /// Where the read lands, for whoever looks for late writes.
     fn log_runs(&self, name: u64, runs: &[(usize, usize)]) {
         for (start, len) in runs {
@@ -143,6 +160,10 @@ impl Run {
             }
             // Drawn without regard to the ring's size, or to what can be verified.
             PushError::TooManyStripes { .. } | PushError::CannotVerify { .. } => Ok(()),
+            PushError::EngineGone if self.panicked() => {
+                self.give_up_pushing();
+                Ok(())
+            }
             why => Err(Wrong::of(name, format!("a sensible read was refused: {why}"))),
         }
     }
@@ -156,8 +177,16 @@ impl Run {
         if self.objects[object].is_none() {
             match self.engine.open(&self.known[object].placement) {
                 Ok(open) => self.objects[object] = Some(open),
-                Err(OpenError::NoRail { .. } | OpenError::TooManyObjects { .. }) => {
+                Err(OpenError::NoRail { .. }) if self.is_out_of_reach(object) => {
                     self.left -= 1;
+                    return Ok(None);
+                }
+                Err(OpenError::TooManyObjects { .. }) => {
+                    self.left -= 1;
+                    return Ok(None);
+                }
+                Err(OpenError::ShuttingDown) if self.panicked() => {
+                    self.give_up_pushing();
                     return Ok(None);
                 }
                 Err(error) => return Err(Wrong::run(error.to_string())),
@@ -224,7 +253,7 @@ impl Run {
                 let deadline = self.now.after(self.dice.up_to(soon));
                 (read.deadline(deadline), deadline)
             }
-            _ => (read, Nanos::NEVER),
+            _ => self.hurry(read, stamp),
         }
     }
 
@@ -313,8 +342,16 @@ impl Run {
 
     fn close_object(&mut self) {
         let index = self.dice.below(self.objects.len());
-        if self.objects[index].take().is_some() {
+        if let Some(object) = self.objects[index].take() {
             self.marks.set("object closed");
+            let mut reads = self.callers.iter().flat_map(|caller| &caller.reads);
+            if reads.any(|read| read.object == Some(index)) {
+                self.marks.set("object closed under its reads");
+            }
+            if self.scenario.extras.forgets && self.sleep.one_in(3) {
+                self.marks.set("object forgotten");
+                self.forgotten.objects.push(object);
+            }
             self.note(About::Run, What::ObjectClosed, index as u64, 0);
             self.stir();
         }
@@ -328,6 +365,9 @@ impl Run {
         debug_assert!(known.is_ok(), "the rail exists");
         self.toggled = true;
         self.marks.set("rail toggled");
+        if !on {
+            self.marks.set("rail switched off");
+        }
         self.note(About::Run, What::Enabled, rail as u64, u64::from(on));
         self.stir();
     }
@@ -335,7 +375,7 @@ impl Run {
 
 impl Caller {
     /// All that was pushed is visible to the engine.
-    fn submitted(&mut self, now: Nanos) {
+    pub(super) fn submitted(&mut self, now: Nanos) {
         self.batch_at = None;
         for read in &mut self.reads {
             read.submitted_at = read.submitted_at.min(now);

@@ -23,6 +23,9 @@ struct Rules {
     attempts_max: u8,
     /// No rail serves any owner of some stripe of the object.
     cut_off: bool,
+    /// Some poller has panicked; the read's own has.
+    panicked: bool,
+    own_panicked: bool,
     rails: usize,
     /// Between the moment a read must stop and its end.
     bound_ns: u64,
@@ -46,6 +49,8 @@ impl Run {
             may_lie: self.bytes_may_lie(),
             attempts_max: engine.attempts_max,
             cut_off: false,
+            panicked: self.panicked(),
+            own_panicked: false,
             rails: self.scenario.rails.len(),
             bound_ns: u64::try_from(bound.as_nanos()).expect("short") + SLACK_NS,
         }
@@ -54,6 +59,7 @@ impl Run {
     /// One CQE.
     pub(crate) fn completed(&mut self, caller: usize, cqe: Completion) -> Result<(), Wrong> {
         let (name, mut rules) = (cqe.user_data(), self.rules());
+        rules.own_panicked = self.is_ghosts(caller);
         let status = raw(cqe.status());
         self.note(About::Read(name), What::Completed, cqe.stripe().into(), status);
         let state = &mut self.callers[caller];
@@ -67,12 +73,16 @@ impl Run {
             return Err(Wrong::of(name, "a CQE with another read's id"));
         }
         rules.cut_off = known.is_some_and(|known| is_cut_off(known, &self.scenario.rails));
+        if cqe.status() == Status::NO_RAIL {
+            self.marks.set("stripe out of reach");
+        }
         if let (Some(known), false) = (known, read.cuts.is_empty()) {
             let bytes = state.ring.as_ref().and_then(|ring| ring.bytes(&cqe));
             check_stripe(read, &cqe, bytes, known, rules).map_err(|what| Wrong::of(name, what))?;
             self.stripes += 1;
             let cut = read.cuts[read.cut_of(cqe.stripe()).expect("checked")];
-            if let ([(start, _)], false) = (&read.memory.runs[..], cqe.status() == Status::STUCK)
+            let kept = [Status::STUCK, Status::ENGINE_FAILED].contains(&cqe.status());
+            if let ([(start, _)], false) = (&read.memory.runs[..], kept)
                 && self.log.lock().is_out(start + cut.at, start + cut.at + cut.len)
             {
                 return Err(Wrong::of(name, "a stripe ended while a device has its memory"));
@@ -96,6 +106,12 @@ impl Run {
         if cqe.attempts() > 1 {
             self.marks.set("several attempts");
         }
+        if cqe.status() == Status::ENGINE_FAILED {
+            self.marks.set("read failed by a panic");
+        }
+        if self.panicked() && cqe.ended() == Some(Status::OK) {
+            self.marks.set("others end well after a panic");
+        }
         if cqe.proof() == Proof::Blocks {
             self.marks.set("proof by blocks");
         }
@@ -106,7 +122,7 @@ impl Run {
         let status = cqe.ended().unwrap_or_default();
         self.note(About::Read(name), What::Ended, raw(status), 0);
         let wrong = |what: String| Wrong::of(name, what);
-        check_totals(&read, &cqe, status).map_err(wrong)?;
+        check_totals(&read, &cqe, status, rules).map_err(wrong)?;
         check_time(&read, &cqe, rules).map_err(wrong)?;
         let failed = read.seen.iter().flatten().filter(|status| !status.is_ok()).count();
         let mut read = read;
@@ -126,7 +142,8 @@ impl Run {
         if out {
             return Err(Wrong::of(name, "a lease came back while a device has its memory"));
         }
-        if bodies.len() < read.memory.runs.len() && status != Status::STUCK {
+        let kept = status == Status::STUCK || rules.own_panicked;
+        if bodies.len() < read.memory.runs.len() && !kept {
             return Err(Wrong::of(name, format!("no lease came back with {status}")));
         }
         if bodies.len() == read.memory.runs.len() {
@@ -142,6 +159,7 @@ impl Run {
         for caller in &mut self.callers {
             caller.ring = None;
         }
+        self.forgotten.rings.clear();
         self.settle()?;
         self.memories.wake_all().map_err(Wrong::run)?;
         let stats = self.engine.stats();
@@ -149,9 +167,10 @@ impl Run {
             let count = stats.reads_in_progress;
             return Err(Wrong::run(format!("{count} reads are in progress when all have ended")));
         }
-        let kept = self.scenario.may_keep_for_ever();
+        let kept = self.scenario.may_keep_for_ever() || self.panicked();
         let regions = self.engine.regions().stats();
-        if regions.leaked_bytes != 0 {
+        // What was being passed to a link that panicked was lost in its unwinding.
+        if regions.leaked_bytes != 0 && !self.panicked() {
             return Err(Wrong::run(format!("{} bytes have leaked", regions.leaked_bytes)));
         }
         let pool = self.memories.pool();
@@ -176,6 +195,9 @@ impl Run {
         let stats = self.engine.rail_stats();
         let log = self.log.lock();
         for (rail, stats) in stats.iter().enumerate() {
+            if self.failed >> self.scenario.pollers[rail] & 1 == 1 {
+                continue;
+            }
             let held = u64::from(log.rails[rail].wrs);
             let facts = [
                 ("parts under no name", stats.strays, 0),
@@ -192,6 +214,7 @@ impl Run {
             if self.scenario.mood == super::scenario::Mood::Calm
                 && stats.health != RailHealth::Up
                 && !self.toggled
+                && !self.panicked()
             {
                 return Err(Wrong::run(format!("rail {rail} is {} without a fault", stats.health)));
             }
@@ -203,16 +226,20 @@ impl Run {
     /// it, and no run leaves memory behind.
     fn let_go(&mut self) -> Result<(), Wrong> {
         self.controls.iter().for_each(|control| control.let_go());
+        // Their descriptors become readable.
+        (0..self.scenario.poller_count()).for_each(|poller| self.rouse(poller));
         self.settle()?;
         let regions = self.engine.regions().stats();
         let pool = self.memories.pool();
         let away = pool.slots() - pool.free();
-        if away != 0 || regions.impounded_bytes != 0 || regions.leaked_bytes != 0 {
+        if self.panicked() {
+            // What its poller knew of is kept for ever.
+        } else if away != 0 || regions.impounded_bytes != 0 || regions.leaked_bytes != 0 {
             let impounded = regions.impounded_bytes;
             let what = format!("{away} leases and {impounded} bytes impounded did not come back");
             return Err(Wrong::run(format!("{what} when the devices let go")));
         }
-        self.check_rails(false)?;
+        self.check_rails(self.panicked())?;
         self.pools.clear();
         self.rest()?;
         self.check_registered()
@@ -241,8 +268,12 @@ impl Run {
 
     /// Handles of objects and places of rings are free again.
     fn check_handles(&mut self) -> Result<(), Wrong> {
+        self.mark_settings();
         self.objects.clear();
         self.rest()?;
+        if self.panicked() {
+            return Ok(());
+        }
         let config = self.scenario.rings[0];
         let rings: Result<Vec<_>, _> =
             (0..self.scenario.engine.rings_max).map(|_| self.engine.ring(config)).collect();
@@ -250,7 +281,8 @@ impl Run {
         drop(rings);
         self.rest()?;
         let mut open = Vec::new();
-        for _ in 0..self.scenario.engine.objects_max {
+        let forgotten = u32::try_from(self.forgotten.objects.len()).expect("few");
+        for _ in 0..self.scenario.engine.objects_max - forgotten {
             let latest = self.known.iter().find(|known| !known.overwritten);
             let latest = latest.expect("what overwrote an object is there");
             match self.engine.open(&latest.placement) {
@@ -341,13 +373,18 @@ fn check_stripe(
 
 /// Whether no rail serves any owner of some stripe.
 fn is_cut_off(known: &Known, rails: &[SimRailConfig]) -> bool {
+    (0..known.placement.stripes.len()).any(|stripe| !is_reached(known, stripe, rails))
+}
+
+/// Whether some rail serves an owner of a stripe.
+fn is_reached(known: &Known, stripe: usize, rails: &[SimRailConfig]) -> bool {
     let serves = |endpoint: &String| {
         let mut lists = rails.iter().map(|rail| &rail.endpoints);
         lists.any(|list| list.as_ref().is_none_or(|list| list.contains(endpoint)))
     };
     let endpoint = |source: u16| &known.placement.sources[usize::from(source)].endpoint;
-    let mut stripes = known.placement.stripes.iter();
-    stripes.any(|stripe| !stripe.owners.iter().any(|owner| serves(endpoint(owner.source))))
+    let owners = &known.placement.stripes[stripe].owners;
+    owners.iter().any(|owner| serves(endpoint(owner.source)))
 }
 
 /// Whether a stripe may have failed with `status`.
@@ -360,20 +397,39 @@ fn check_failure(
     let cancelled = read.cancelled_at <= rules.now;
     let late = read.deadline <= rules.now;
     let possible = match status {
+        // Others had pieces on its rails, too.
+        Status::ENGINE_FAILED => rules.panicked,
+        Status::STUCK | Status::RAIL_DOWN if rules.panicked => true,
         Status::CANCELLED => cancelled,
         Status::TIMED_OUT => late || !rules.calm,
         Status::STALE if overwritten => true,
         Status::NO_RAIL => rules.cut_off,
         Status::RAIL_DOWN => rules.toggled || !rules.calm,
-        Status::INVALID_ARGUMENT | Status::ENGINE_FAILED => false,
+        Status::INVALID_ARGUMENT => false,
         _ => !rules.calm,
     };
     if possible { Ok(()) } else { Err(format!("failed with {status} for no reason")) }
 }
 
-fn check_totals(read: &Tracked, cqe: &Completion, status: Status) -> Result<(), String> {
+impl Run {
+    /// Whether no rail serves any owner of any stripe of an object.
+    pub(crate) fn is_out_of_reach(&self, object: usize) -> bool {
+        let known = &self.known[object];
+        let stripes = 0..known.placement.stripes.len();
+        let mut reached = stripes.map(|stripe| is_reached(known, stripe, &self.scenario.rails));
+        !reached.any(|reached| reached)
+    }
+}
+
+fn check_totals(
+    read: &Tracked,
+    cqe: &Completion,
+    status: Status,
+    rules: Rules,
+) -> Result<(), String> {
     if read.cuts.is_empty() {
-        return if status.is_ok() && read.cqes == 1 {
+        let failed = rules.own_panicked && status == Status::ENGINE_FAILED;
+        return if (status.is_ok() || failed) && read.cqes == 1 {
             Ok(())
         } else {
             Err(format!("a read of nothing ended with {status} after {} CQEs", read.cqes))

@@ -11,6 +11,7 @@ use sq_cq::Status;
 use super::dice::Dice;
 use super::run::{Run, Wrong};
 use super::scenario::{Mood, Scenario};
+use super::sleep::SleepPlan;
 use super::source;
 use super::trace::{About, What};
 
@@ -23,6 +24,12 @@ pub struct Extras {
     pub pools: bool,
     /// Some rail cannot register everything.
     pub tight: bool,
+    /// Blocks are as large as stripes, so that edges and what they wait for share a few buffers.
+    pub large_blocks: bool,
+    /// Rings and objects are forgotten: their callers neither use nor drop them.
+    pub forgets: bool,
+    /// Deadlines of nothing, of 0 and of the present moment.
+    pub at_once: bool,
 }
 
 /// Pools that a run has beside its own.
@@ -40,11 +47,42 @@ fn errno(dice: &mut Dice) -> Status {
 /// Adds the extras of the scenario's seed to it.
 pub(crate) fn enrich(scenario: &mut Scenario) {
     let dice = &mut Dice::new(scenario.seed ^ 0xe874_a5e4_7a5e_0002);
-    scenario.extras =
-        Extras { overwrites: dice.one_in(3), pools: dice.one_in(3), tight: dice.one_in(3) };
+    scenario.extras = Extras {
+        overwrites: dice.one_in(3),
+        pools: dice.one_in(3),
+        tight: dice.one_in(3),
+        ..Extras::default()
+    };
     if scenario.extras.tight {
         let rail = dice.below(scenario.rails.len());
         scenario.rails[rail].registration = tight(dice);
+    }
+    let (pollers, rings, rails) =
+        (scenario.poller_count(), scenario.rings.len(), scenario.rails.len());
+    scenario.sleep = SleepPlan::draw(dice, pollers, rings, rails);
+    scenario.extras.forgets = dice.one_in(4);
+    scenario.extras.at_once = dice.one_in(3);
+    scenario.reads += dice.below_u32(24);
+    if dice.one_in(5) {
+        scenario.extras.large_blocks = true;
+        for object in &mut scenario.objects {
+            object.block_bytes = *dice.pick(&[65_536, 262_144, 1 << 20]);
+        }
+    }
+    if dice.one_in(6) {
+        let rail = &mut scenario.rails[dice.below(rails)];
+        let when = match dice.below(4) {
+            0 => When::Chance { per_million: dice.below_u32(5_000) + 500 },
+            1 => When::At(super::START.after(dice.up_to(5_000_000))),
+            _ => When::Nth(dice.up_to(300)),
+        };
+        rail.faults = std::mem::take(&mut rail.faults).with(Fault::Panic, when);
+    }
+    for rail in 0..rails {
+        if dice.one_in(6) {
+            let endpoint = dice.pick(&scenario.endpoints).clone();
+            scenario.pinned.push((endpoint, scenario.rails[rail].name.clone()));
+        }
     }
     let odds = match scenario.mood {
         Mood::Calm => return,
@@ -157,6 +195,7 @@ impl Run {
         match self.engine.open(&self.known[index].placement) {
             Err(OpenError::Stale { .. }) => self.marks.set("stale open"),
             Err(OpenError::NoRail { .. } | OpenError::TooManyObjects { .. }) => {}
+            Err(OpenError::ShuttingDown) if self.panicked() => {}
             Ok(_) => return Err(Wrong::run(format!("object {index} opens and is overwritten"))),
             Err(error) => return Err(Wrong::run(error.to_string())),
         }

@@ -1,6 +1,8 @@
 //! A link that tells what is asked of it and what it answers, and counts what it holds.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use railring_sim::SimLink;
 use railring_transport::{
@@ -37,6 +39,10 @@ pub(crate) struct Holding {
     pub(crate) request_bytes_max: u64,
     pub(crate) flushed: u64,
     pub(crate) ever: u64,
+    /// When its descriptor becomes readable, if the engine is not told the time.
+    pub(crate) event_at: Option<Nanos>,
+    /// Its poller sleeps on its descriptor.
+    pub(crate) armed: bool,
 }
 
 /// What one turn asked of a rail.
@@ -192,17 +198,40 @@ impl SharedLog {
     }
 }
 
+/// How a link tells of completions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tells {
+    /// It says when, and has no descriptor: its poller does not sleep while something is in flight.
+    Time,
+    /// It says when, and has a descriptor, too.
+    TimeAndEvent,
+    /// By its descriptor only, as devices do.
+    Event,
+}
+
+/// Whom nobody waits for: time is virtual, and so is what makes a link's descriptor readable.
+static DESCRIPTOR: LazyLock<File> =
+    LazyLock::new(|| File::open("/dev/null").expect("every machine has it"));
+
 /// A simulated link that keeps a log.
 #[derive(Debug)]
 pub(crate) struct LoggedLink {
     inner: SimLink,
     rail: usize,
+    tells: Tells,
     log: SharedLog,
 }
 
 impl LoggedLink {
-    pub(crate) fn new(inner: SimLink, rail: usize, log: SharedLog) -> Self {
-        LoggedLink { inner, rail, log }
+    pub(crate) fn new(inner: SimLink, rail: usize, tells: Tells, log: SharedLog) -> Self {
+        LoggedLink { inner, rail, tells, log }
+    }
+
+    /// The harness knows what the engine is not told.
+    fn plan(&self) {
+        if self.tells != Tells::Time {
+            self.log.lock().rails[self.rail].event_at = self.inner.next_event();
+        }
     }
 }
 
@@ -238,6 +267,7 @@ impl Link for LoggedLink {
         self.inner.commit(now);
         let rung = self.inner.stats().doorbells - before;
         self.log.lock().used(self.rail).doorbells += u32::from(rung > 0);
+        self.plan();
     }
 
     fn has_uncommitted(&self) -> bool {
@@ -247,28 +277,41 @@ impl Link for LoggedLink {
     fn reap(&mut self, now: Nanos, budget: usize, sink: &mut dyn FnMut(Completion)) -> usize {
         let (rail, log) = (self.rail, &self.log);
         log.lock().used(rail).looks += 1;
-        self.inner.reap(now, budget, &mut |completion| {
+        let reaped = self.inner.reap(now, budget, &mut |completion| {
             log.lock().give_back(rail, &completion);
             sink(completion);
-        })
+        });
+        self.plan();
+        reaped
     }
 
     fn cancel(&mut self, wr: WrId, now: Nanos) {
         self.log.lock().ask(self.rail, What::CancelledWr, wr);
         self.inner.cancel(wr, now);
+        self.plan();
     }
 
     fn quiesce(&mut self, wr: WrId, now: Nanos) {
         self.log.lock().ask(self.rail, What::QuiescedWr, wr);
         self.inner.quiesce(wr, now);
+        self.plan();
+    }
+
+    fn event_fd(&self) -> Option<BorrowedFd<'_>> {
+        (self.tells != Tells::Time).then(|| DESCRIPTOR.as_fd())
     }
 
     fn arm(&mut self) -> bool {
-        self.inner.arm()
+        let armed = self.inner.arm();
+        self.log.lock().rails[self.rail].armed = armed;
+        armed
     }
 
     fn next_event(&self) -> Option<Nanos> {
-        self.inner.next_event()
+        match self.tells {
+            Tells::Event => self.inner.retries_at(),
+            Tells::Time | Tells::TimeAndEvent => self.inner.next_event(),
+        }
     }
 
     fn stats(&self) -> LinkStats {

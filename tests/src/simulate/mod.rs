@@ -19,9 +19,11 @@ mod logged;
 mod memory;
 mod run;
 mod scenario;
+mod sleep;
 mod source;
 mod trace;
 mod tracked;
+mod whims;
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -31,6 +33,7 @@ use railring_sim::FiredFaults;
 pub use coverage::Coverage;
 pub use extras::Extras;
 pub use scenario::{Mood, Scenario};
+pub use sleep::SleepPlan;
 
 use crate::virtual_engine::START;
 use logged::SharedLog;

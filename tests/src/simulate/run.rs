@@ -15,9 +15,11 @@ use super::dice::Dice;
 use super::logged::{Ceilings, LoggedLink, SharedLog};
 use super::memory::Memories;
 use super::scenario::{Mood, Scenario};
+use super::sleep::Sleep;
 use super::source::{self, Known, Names};
 use super::trace::{About, What};
 use super::tracked::Tracked;
+use super::whims::Forgotten;
 
 /// Steps after which a run is taken not to end.
 const STEPS_MAX: u64 = 4_000_000;
@@ -88,7 +90,38 @@ pub(crate) const MARKS: &[&str] = &[
     "post failed by the caller",
     "post failed by the peer",
     "post failed for its data",
+    "poller asleep",
+    "no sleep after a second look",
+    "caller asleep",
+    "woken by its bell",
+    "woken by a link",
+    "woken by its timer",
+    "poller panicked",
+    "read failed by a panic",
+    "others end well after a panic",
+    "object closed under its reads",
+    "rail switched off",
+    "ring forgotten",
+    "object forgotten",
+    "deadline of 0",
+    "no time at all",
+    "least loaded",
+    "endpoint affinity",
+    "weighted round robin",
+    "fixed rails",
+    "huge weight",
+    "pinned endpoint",
+    "staged",
+    "block table fetched",
+    "piece stolen",
+    "stripe read again",
+    "rail cooled down",
+    "rail back by a probe",
+    "stripe out of reach",
+    "engine's limits",
 ];
+
+const _: () = assert!(MARKS.len() <= 64, "each mark has a bit");
 
 impl Marks {
     pub(crate) fn set(&mut self, name: &str) {
@@ -121,6 +154,10 @@ pub(crate) struct Run {
     pub(crate) ring_dropped: bool,
     pub(crate) marks: Marks,
     pub(crate) stripes: u64,
+    pub(crate) sleep: Sleep,
+    /// Pollers that have panicked, one bit each.
+    pub(crate) failed: u64,
+    pub(crate) forgotten: Forgotten,
     idle: Vec<bool>,
     empty_turns: u32,
     pub(crate) turns: u64,
@@ -148,6 +185,7 @@ impl Run {
         let tokens = (0..3).map(|_| engine.cancel_token()).collect();
         let callers = scenario.rings.iter().map(|_| Caller::default()).collect();
         let pollers = scenario.poller_count();
+        let sleep = Sleep::new(scenario.sleep, scenario.seed, pollers, scenario.rings.len());
         log.lock().limits = ceilings(&scenario);
         log.lock().trace.set_time(START);
         Ok(Run {
@@ -172,6 +210,9 @@ impl Run {
             ring_dropped: false,
             marks,
             stripes: 0,
+            sleep,
+            failed: 0,
+            forgotten: Forgotten::default(),
             idle: vec![false; pollers],
             empty_turns: 0,
             turns: 0,
@@ -217,11 +258,16 @@ impl Run {
     }
 
     fn turn(&mut self, poller: usize) -> Result<(), Wrong> {
+        if !self.is_up(poller) || self.may_sleep(poller) {
+            self.idle[poller] = true;
+            return Ok(());
+        }
         let progress = self.engine.turn_poller_at(poller, self.now);
         self.turned_at = self.now;
         self.turns += 1;
         if progress == Progress::Worked {
             self.stir();
+            self.look_for_panic(poller);
         }
         self.idle[poller] = progress == Progress::Idle;
         let rails = std::mem::take(&mut self.log.lock().turn);
@@ -234,7 +280,9 @@ impl Run {
         if let Some(wrong) = wrong {
             return Err(Wrong::run(wrong));
         }
-        match self.log.lock().broken.take() {
+        let broken = self.log.lock().broken.take();
+        self.had_turn(poller, progress);
+        match broken {
             Some(what) => Err(Wrong::run(what)),
             None => Ok(()),
         }
@@ -250,7 +298,7 @@ impl Run {
         if !self.idle.iter().all(|idle| *idle) {
             return Ok(());
         }
-        let next = self.engine.next_event();
+        let next = self.next_event()?;
         if next <= self.now {
             self.empty_turns += 1;
             self.idle.fill(false);
@@ -326,7 +374,7 @@ impl Run {
                 self.turn(poller)?;
             }
             if self.idle.iter().all(|idle| *idle) {
-                let next = self.engine.next_event();
+                let next = self.next_event()?;
                 if next == Nanos::NEVER || (self.now >= end && next > self.now) {
                     return Ok(());
                 }
@@ -389,14 +437,18 @@ impl Built {
         let (mut rails, mut controls) = (Vec::new(), Vec::new());
         for (index, config) in scenario.rails.iter().enumerate() {
             let (control, link) = world.add_rail(config.clone())?;
-            let link = LoggedLink::new(link, index, log.clone());
+            let link = LoggedLink::new(link, index, scenario.sleep.tells(index), log.clone());
             controls.push(Arc::clone(&control));
             let poller = scenario.pollers[index];
             rails.push(Rail { control: control as Arc<dyn RailControl>, link, poller });
             log.lock().rails.push(Default::default());
         }
         let config = scenario.engine.clone();
-        let engine = EngineBuilder::new(rails).config(config).build_virtual(START)?;
+        let builder = EngineBuilder::new(rails).config(config);
+        let pin = |builder: EngineBuilder<_>, (endpoint, rail): &(String, String)| {
+            builder.pin_endpoint(endpoint.clone(), rail.clone())
+        };
+        let engine = scenario.pinned.iter().fold(builder, pin).build_virtual(START)?;
         world.late_writes_into(engine.regions());
         let largest = known.iter().map(|known| known.bytes.len()).max().unwrap_or(0);
         let pool = engine.buffer_pool(PoolConfig {

@@ -12,6 +12,7 @@ use sq_cq::Status;
 
 use super::dice::Dice;
 use super::extras::{self, Extras};
+use super::sleep::SleepPlan;
 
 /// How much goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +69,10 @@ pub struct Scenario {
     pub restless: bool,
     /// What else there is.
     pub extras: Extras,
+    /// Who sleeps.
+    pub sleep: SleepPlan,
+    /// Endpoints and the rails that they prefer under endpoint affinity.
+    pub pinned: Vec<(String, String)>,
 }
 
 const KIB: u64 = 1024;
@@ -108,6 +113,8 @@ impl Scenario {
             reads: u32::try_from(dice.between(4, 40)).expect("small"),
             restless: dice.one_in(2),
             extras: Extras::default(),
+            sleep: SleepPlan::default(),
+            pinned: Vec::new(),
         }
     }
 
@@ -279,7 +286,8 @@ fn faults(dice: &mut Dice, mood: Mood) -> FaultPlan {
     };
     let mut plan = FaultPlan::none();
     // A kind that is drawn among the extras would shift what is drawn after it.
-    for kind in FaultKind::ALL.iter().filter(|kind| **kind != FaultKind::PostRefused) {
+    let extra = [FaultKind::PostRefused, FaultKind::Panic];
+    for kind in FaultKind::ALL.iter().filter(|kind| !extra.contains(kind)) {
         if !dice.one_in(odds) {
             continue;
         }

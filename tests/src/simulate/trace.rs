@@ -41,6 +41,15 @@ pub(crate) enum What {
     Reaped,
     CancelledWr,
     QuiescedWr,
+    /// Poller `a`, until `b`.
+    Slept,
+    /// Poller `a`.
+    Woke,
+    /// Poller `a`.
+    Panicked,
+    RingForgotten,
+    /// Caller `a`, and whether there was nothing to pop.
+    Waits,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -159,6 +168,16 @@ impl Entry {
             What::Refusal => format!("rail {a} does not take {}", wr(b)),
             What::Reaped => format!("rail {a} gives back {}", wr(b)),
             What::CancelledWr => format!("rail {a} is asked to cancel {}", wr(b)),
+            What::Slept if b == u64::MAX => format!("poller {a} sleeps"),
+            What::Slept => {
+                let until = Nanos(b).since(super::START) as f64 / 1e3;
+                format!("poller {a} sleeps until {until:.3} us")
+            }
+            What::Panicked => format!("poller {a} panics"),
+            What::RingForgotten => format!("ring {a} forgotten"),
+            What::Woke => format!("poller {a} wakes"),
+            What::Waits if b == 0 => format!("ring {a} has something: its caller does not wait"),
+            What::Waits => format!("the caller of ring {a} waits"),
             What::QuiescedWr => format!("rail {a} must make quiet {}", wr(b)),
         }
     }

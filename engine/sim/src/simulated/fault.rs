@@ -103,6 +103,9 @@ pub enum Fault {
         /// How long.
         stall_ns: u64,
     },
+    /// A call of the link panics before it has any effect, as a driver with a bug does. The panic
+    /// is not shown.
+    Panic,
     /// The rail has another bandwidth from then on, and tells nobody.
     Rate {
         /// The bandwidth; not 0.
@@ -117,6 +120,8 @@ pub(crate) enum Site {
     Queue,
     /// A call of `commit` with something queued.
     Doorbell,
+    /// A call of `queue`, `commit` or `reap`.
+    Call,
     /// A request that the device takes; its own fate.
     Request,
     /// A request that the device takes, or a time; the fate of the rail.
@@ -184,10 +189,12 @@ kinds! {
     Stall, "stall", Rail;
     Rate, "rate", Rail;
     PostRefused, "post-refused", Doorbell;
+    Panic, "panic", Call;
 }
 
 /// When a fault strikes. An *opportunity* is a request that the device takes; for the faults of
-/// queueing it is a call of `queue`, for a partial post a doorbell.
+/// queueing it is a call of `queue`, for a partial post a doorbell, for a panic any call that moves
+/// requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum When {

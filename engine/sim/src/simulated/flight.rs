@@ -112,7 +112,8 @@ impl Fate {
             Fault::RefusedAnswer => self.failure = Some((kind, Status::REFUSED, 0)),
             Fault::TransferError { status, vendor } => self.failure = Some((kind, status, vendor)),
             // Not a request's: `FaultKind::site` keeps them away.
-            Fault::PartialPost
+            Fault::Panic
+            | Fault::PartialPost
             | Fault::PostError { .. }
             | Fault::PostRefused { .. }
             | Fault::SpuriousFull

@@ -13,7 +13,7 @@ use crate::simulated::config::Misuse;
 use crate::simulated::control::RailShared;
 use crate::simulated::device::Device;
 use crate::simulated::dice::Opportunity;
-use crate::simulated::fault::{Fault, Site};
+use crate::simulated::fault::{Fault, FaultKind, FaultRule, Site};
 use crate::simulated::flight::{Flight, Stage, Target};
 use crate::simulated::stats::bump;
 use crate::simulated::store::lock;
@@ -35,6 +35,8 @@ pub struct SimLink {
     /// When to try again what the device did not take.
     retry_at: Option<Nanos>,
     doorbells: u64,
+    /// Whether some rule makes calls panic.
+    may_panic: bool,
 }
 
 /// What the device does with a batch.
@@ -49,13 +51,36 @@ struct Doorbell {
 impl SimLink {
     pub(crate) fn new(shared: Arc<RailShared>, seed: u64) -> Self {
         let limits = shared.config.limits();
+        let panics = |rule: &FaultRule| rule.fault.kind() == FaultKind::Panic;
         SimLink {
+            may_panic: shared.config.faults.rules.iter().any(panics),
             device: Device::new(Arc::clone(&shared), seed),
             queued: VecDeque::with_capacity(limits.outstanding_wrs_max as usize),
             retry_at: None,
             doorbells: 0,
             limits,
             shared,
+        }
+    }
+
+    /// When to try again what the device did not take; no descriptor would tell.
+    #[must_use]
+    pub fn retries_at(&self) -> Option<Nanos> {
+        self.retry_at
+    }
+
+    /// A call of the data path begins: here a driver with a bug panics.
+    fn begin(&mut self) {
+        if !self.may_panic {
+            return;
+        }
+        let mut struck = false;
+        let opportunity = Opportunity { site: Site::Call, now: self.device.now, endpoint: None };
+        self.device.dice.roll(opportunity, |_, _| struck = true);
+        if struck {
+            self.shared.counters.fire(FaultKind::Panic);
+            // Not by the hook that shows panics: this one is wanted.
+            std::panic::resume_unwind(Box::new("a simulated link panics"));
         }
     }
 
@@ -177,6 +202,7 @@ impl Link for SimLink {
     }
 
     fn queue(&mut self, request: WorkRequest) -> Result<(), Refused> {
+        self.begin();
         if !self.has_room(request.wr) {
             return Err(Refused::Full(request));
         }
@@ -195,6 +221,7 @@ impl Link for SimLink {
     }
 
     fn commit(&mut self, now: Nanos) {
+        self.begin();
         self.device.advance(now);
         self.retry_at = None;
         if self.queued.is_empty() {
@@ -229,6 +256,7 @@ impl Link for SimLink {
     }
 
     fn reap(&mut self, now: Nanos, budget: usize, sink: &mut dyn FnMut(Completion)) -> usize {
+        self.begin();
         self.device.advance(now);
         if self.shared.lets_go.load(Ordering::Relaxed) {
             self.device.let_all_go();
