@@ -7,7 +7,7 @@ use std::time::Duration;
 use railring_core::{EngineConfig, Policy, PushError, Read, RingConfig};
 use railring_sim::{Fault, FaultPlan, When};
 use railring_tests::objects::Shape;
-use scene::{KIB, Scene, config, fault, rail, shape};
+use scene::{KIB, START, Scene, config, fault, rail, shape};
 use sq_cq::Status;
 
 #[test]
@@ -167,6 +167,30 @@ fn tables_do_not_wait_behind_what_waits_for_them() {
 
 /// Small pieces come and go without end; a large one that fits the limit only by itself has its
 /// turn all the same, whoever of the two is first.
+/// Edges have all the buffers they can have, and all of their tables must be fetched again: those
+/// go before the edges that wait for buffers.
+#[test]
+fn tables_that_are_fetched_again_go_before_edges_that_wait_for_buffers() {
+    let plan = fault(Fault::FlippedByte, When::ALWAYS);
+    let config = EngineConfig { staging_bytes: 2 << 20, ..config() };
+    let patience = config.io_timeout + config.cancel_grace + config.quiet_bound;
+    let mut scene = Scene::with_leases(vec![rail("a", plan)], config, 128, 4096);
+    let block_bytes = 16 * 1024;
+    let bytes = 1056 * u64::from(block_bytes);
+    let (object, _) = scene.object("x", Shape { block_bytes, ..shape(1, bytes, 1) }, 0..1);
+    for read in 0..128 {
+        let lease = scene.pool.take().expect("a lease");
+        let at = read * u64::from(block_bytes) + 50;
+        scene.push(Read::new(&object, at..at + 100, lease));
+    }
+    for _ in 0..128 {
+        let status = scene.next().ended().expect("one stripe");
+        assert!(!status.is_ok() && status != Status::RAIL_DOWN, "{status}");
+    }
+    let took = Duration::from_nanos(scene.now.since(START));
+    assert!(took < patience, "{took:?}: something waited until it was given up");
+}
+
 #[test]
 fn a_large_piece_is_not_starved_by_small_ones() {
     for (small_poller, large_poller) in [(0, 0), (0, 1), (1, 0)] {

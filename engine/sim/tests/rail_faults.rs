@@ -99,6 +99,24 @@ fn a_flapping_connection_breaks_again_and_again_also_unseen() {
 }
 
 #[test]
+fn a_call_that_panics_has_no_effect_and_the_next_goes_on() {
+    // Calls: two of queue, a commit, and each look.
+    for nth in 0..4 {
+        let mut rig = rig(Fault::Panic, When::Nth(nth));
+        let all = std::panic::AssertUnwindSafe(|| {
+            rig.post(2, BYTES);
+            rig.reap();
+        });
+        let text = std::panic::catch_unwind(all).expect_err("it panics");
+        assert_eq!(text.downcast_ref::<&str>(), Some(&"a simulated link panics"));
+        assert_eq!(rig.control.stats().fired.of(FaultKind::Panic), 1);
+        rig.link.commit(rig.now);
+        // What was being queued is lost with its memory; what was queued before comes.
+        assert_eq!(rig.run().len() as u64, nth.min(2), "call {nth}");
+    }
+}
+
+#[test]
 fn a_stalled_rail_goes_on_where_it_was() {
     let mut rig = rig(Fault::Stall { stall_ns: 70_000 }, When::At(Nanos(2_250)));
     rig.post(4, BYTES);
