@@ -106,10 +106,11 @@ pub use railring_core::{
     BlockingReader, BlockingReaderConfig, BlockingReaderError, Bottleneck, BuildError, CancelToken,
     CancelledBy, ClassStats, Completion, ConfigError, Destination, Drive, EngineConfig,
     EngineStats, HeldBy, Latencies, Limits, MemoryError, NoSuchRail, Object, OpenError, Policy,
-    PollerStart, PoolConfig, PoolNode, Progress, PublishGate, PushError, PushWaitError, RailHealth,
-    RailStats, Read, ReadIntoError, ReadOptions, ReadTrace, Recheck, Refused, Ring, RingConfig,
-    RingMakeError, Scatter, StripeFailure, Threads, TraceConfig, TraceKind, TraceOf, TraceRail,
-    TraceRecord, TraceStages, Verification, WaitError, WaitRefused, Waiting,
+    PollerStart, PollerStats, PoolConfig, PoolNode, Progress, PublishGate, PushError,
+    PushWaitError, RailHealth, RailStats, Read, ReadClass, ReadIntoError, ReadOptions, ReadTrace,
+    Recheck, Refused, Ring, RingConfig, RingMakeError, Scatter, StripeFailure, Threads,
+    TraceConfig, TraceKind, TraceOf, TraceRail, TraceRecord, TraceStages, Verification, WaitError,
+    WaitRefused, Waiting,
 };
 pub use railring_dma::{Lease, Pool};
 pub use railring_store::Store;

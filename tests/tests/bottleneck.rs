@@ -5,8 +5,8 @@ mod scene;
 use std::sync::Arc;
 
 use railring_core::{
-    Bottleneck, ClassStats, EngineBuilder, EngineConfig, PoolConfig, Progress, Rail, Read,
-    RingConfig,
+    Bottleneck, ClassStats, EngineBuilder, EngineConfig, EngineStats, Hashing, PoolConfig,
+    Progress, Rail, Read, ReadClass, RingConfig,
 };
 use railring_dma::{Region, RegionId};
 use railring_sim::{FaultPlan, SimControl, SimWorld};
@@ -100,6 +100,48 @@ fn a_cpu_that_hashes_slowly_is_the_bottleneck() {
     }
     let class = class_of(&scene.engine.stats().classes);
     assert_eq!(class.bottleneck(), Some(Bottleneck::Verification), "{class:?}");
+}
+
+/// What lands is hashed at once, on the poller that should bring the next: the rail is waited for
+/// because that poller is late.
+#[test]
+fn a_poller_that_hashes_most_of_the_time_is_the_bottleneck() {
+    for (rate, expected) in
+        [(100_000_000, Bottleneck::Verification), (10_000_000_000, Bottleneck::Network)]
+    {
+        let mut world = SimWorld::new(7);
+        let (control, link) = world.add_rail(rail("a", FaultPlan::none())).expect("sensible");
+        let rails = vec![Rail { control: control as _, link, poller: 0 }];
+        let hashing = Hashing::BytesPerSecond(rate.try_into().expect("not 0"));
+        let builder = EngineBuilder::new(rails).config(config());
+        let mut engine = builder.build_virtual_hashing(START, hashing).expect("an engine");
+        let shape = shape(16, 256 * KIB, 1);
+        let known = objects::put(&world, "x", shape, &["server0".to_owned()], 3);
+        let object = engine.open(&known.placement).expect("opens");
+        let slot = PoolConfig { slots: 1, slot_bytes: 4 << 20, ..PoolConfig::default() };
+        let pool = engine.buffer_pool(slot).expect("a pool");
+        let mut ring = engine.ring(RingConfig::default()).expect("a ring");
+        let lease = pool.take().expect("a lease");
+        ring.push(Read::new(&object, 0..object.len(), lease)).expect("accepted");
+        ring.submit();
+        let mut now = START;
+        while ring.ready() < 16 {
+            let progress = engine.turn_at(now);
+            now = engine.now();
+            if progress == Progress::Idle {
+                now = now.max(engine.next_event());
+            }
+            assert!(now < START.after(1000 * MS), "nothing happens");
+        }
+        let stats = engine.stats().since(&EngineStats::default());
+        let (class, poller) = (class_of(&stats.classes), stats.pollers[0]);
+        assert_eq!(class.bottleneck(), Some(Bottleneck::Network), "on the rail, or landed on it");
+        assert_eq!(stats.bottleneck(ReadClass::Medium), Some(expected), "{poller:?}");
+        assert_eq!(stats.bottleneck(ReadClass::Small), None, "there were none");
+        let least = object.len() * 1_000_000_000 / rate;
+        assert!((least - least / 100..=least).contains(&poller.hash_ns), "{poller:?}, {least} ns");
+        assert!(poller.busy_ns >= poller.hash_ns, "{poller:?}");
+    }
 }
 
 /// A simulated rail that says it is a disk.

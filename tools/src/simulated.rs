@@ -1,6 +1,7 @@
 //! Reads of the real engine over simulated rails in virtual time: what `railring model` and
 //! `railring bench sim` measure. Bytes are moved and verified; only time is not real.
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
@@ -8,16 +9,14 @@ use railring::catalog::checksum::stripe_checksum;
 use railring::catalog::{Owner, Source, StripePlacement};
 use railring::transport::{Nanos, RailControl};
 use railring::{
-    EngineConfig, Lease, Object, Placement, Pool, PoolConfig, Progress, RailStats, Read, Ring,
-    RingConfig,
+    EngineConfig, EngineStats, Lease, Object, Placement, Pool, PoolConfig, Progress, RailStats,
+    Read, Ring, RingConfig,
 };
-use railring_core::{EngineBuilder, InlineEngine, Rail};
+use railring_core::{EngineBuilder, Hashing, InlineEngine, Rail};
 use railring_sim::{SimLink, SimRailConfig, SimWorld, SourceContent};
 
 /// Where virtual time begins: not at zero, which means "never" in places.
 pub(crate) const START: Nanos = Nanos(1_000_000_000);
-/// What a verifying core does between two turns, at most: what a turn hashes.
-const HASH_BYTES_PER_TURN: u64 = 1 << 20;
 const ENDPOINT: &str = "server";
 const HANDLE: &str = "object";
 
@@ -53,7 +52,6 @@ pub(crate) struct Simulated {
     ring: Ring,
     lease: Option<Lease>,
     now: Nanos,
-    verify_bytes_per_second: Option<u64>,
     _pool: Pool,
 }
 
@@ -68,7 +66,10 @@ impl Simulated {
         }
         let config =
             EngineConfig { piece_bytes_max: reads.piece_bytes_max, ..EngineConfig::default() };
-        let engine = EngineBuilder::new(halves).config(config).build_virtual(START)?;
+        let rate = reads.verify_bytes_per_second.and_then(NonZeroU64::new);
+        let hashing = rate.map_or(Hashing::Free, Hashing::BytesPerSecond);
+        let builder = EngineBuilder::new(halves).config(config);
+        let engine = builder.build_virtual_hashing(START, hashing)?;
         let object = engine.open(&placement)?;
         let slot_bytes = usize::try_from(reads.object_bytes)?;
         let pool =
@@ -76,10 +77,15 @@ impl Simulated {
         let stripes = u32::try_from(placement.stripes.len())?;
         let cq_entries = stripes.next_power_of_two().max(64);
         let ring = engine.ring(RingConfig { cq_entries, ..RingConfig::default() })?;
-        let verify_bytes_per_second = reads.verify_bytes_per_second;
         let lease = pool.take();
-        let now = START;
-        Ok(Simulated { engine, object, ring, lease, now, verify_bytes_per_second, _pool: pool })
+        Ok(Simulated { engine, object, ring, lease, now: START, _pool: pool })
+    }
+
+    /// The same, and where the engine says the time went.
+    pub(crate) fn timed_read(&mut self) -> Result<(u64, EngineStats)> {
+        let before = self.engine.stats();
+        let took = self.read()?;
+        Ok((took, self.engine.stats().since(&before)))
     }
 
     /// Reads the whole object; how long that took, in virtual nanoseconds.
@@ -89,34 +95,26 @@ impl Simulated {
         let read = Read::new(&self.object, 0..self.object.len(), lease);
         self.ring.push(read).map_err(|refused| anyhow!(refused.why))?;
         self.ring.submit();
-        // Bytes that came and are still to be hashed.
-        let mut to_hash = 0;
         loop {
             let progress = self.engine.turn_at(self.now);
-            to_hash += self.pop()?;
-            match self.verify_bytes_per_second {
-                Some(rate) if to_hash > 0 => {
-                    let bytes = to_hash.min(HASH_BYTES_PER_TURN);
-                    to_hash -= bytes;
-                    self.now = self.now.after(nanoseconds(bytes, rate));
-                }
+            self.now = self.engine.now();
+            self.pop()?;
+            match progress {
                 _ if self.lease.is_some() => return Ok(self.now.since(begun)),
-                _ if progress == Progress::Worked => {}
-                _ => self.pass_time()?,
+                Progress::Worked => {}
+                Progress::Idle => self.pass_time()?,
             }
         }
     }
 
-    /// Takes what has completed; its bytes.
-    fn pop(&mut self) -> Result<u64> {
-        let mut bytes = 0;
+    /// Takes what has completed.
+    fn pop(&mut self) -> Result<()> {
         while let Some(completion) = self.ring.pop() {
             let (status, stripe) = (completion.status(), completion.stripe());
             ensure!(status.is_ok(), "stripe {stripe} ended with {status}");
-            bytes += completion.bytes();
             self.lease = self.lease.take().or(completion.into_lease());
         }
-        Ok(bytes)
+        Ok(())
     }
 
     fn pass_time(&mut self) -> Result<()> {
@@ -132,12 +130,6 @@ impl Simulated {
     pub(crate) fn rails(&self) -> Vec<RailStats> {
         self.engine.rail_stats()
     }
-}
-
-/// How long `bytes` take at `rate` bytes per second.
-fn nanoseconds(bytes: u64, rate: u64) -> u64 {
-    let exact = u128::from(bytes) * 1_000_000_000 / u128::from(rate.max(1));
-    u64::try_from(exact).unwrap_or(u64::MAX)
 }
 
 /// Puts an object of noise into `world`, and says where it lies.
@@ -183,6 +175,11 @@ mod tests {
         verify_bytes_per_second: None,
         seed: 7,
     };
+
+    /// How long `bytes` take at `rate` bytes per second.
+    fn nanoseconds(bytes: u64, rate: u64) -> u64 {
+        bytes * 1_000_000_000 / rate
+    }
 
     fn time(reads: Reads) -> u64 {
         let mut simulated = Simulated::new(&reads, vec![SimRailConfig::new("a")]).expect("valid");

@@ -8,6 +8,7 @@ use railring_dma::{Region, Regions};
 use railring_transport::{Link, Nanos, RailControl, RailKind, RegisterError};
 use sq_cq::Bell;
 
+use crate::clock::{Clock, Hashing};
 use crate::config::{ConfigError, EngineConfig};
 use crate::engine::{Engine, InlineEngine, StartHook};
 use crate::health::RailState;
@@ -16,7 +17,7 @@ use crate::mail::SOURCE_RINGS;
 use crate::places::{NodeHook, Places, RailPlace};
 use crate::poller::{Poller, Port};
 use crate::schedule::RAILS_MAX;
-use crate::shared::{Clock, Desk, Impound, RailShared, Shared, SharedParts};
+use crate::shared::{Desk, Impound, RailShared, Shared, SharedParts};
 use crate::staging::{REGIONS_PER_RAIL, Staging, StagingError};
 use crate::stats::RailCounters;
 
@@ -185,7 +186,19 @@ impl<L: Link> EngineBuilder<L> {
     /// # Errors
     /// One variant per cause.
     pub fn build_virtual(self, start: Nanos) -> Result<InlineEngine<L>, BuildError> {
-        let clock = Clock::Turns(start.0.into());
+        self.build_virtual_hashing(start, Hashing::Free)
+    }
+
+    /// The same; hashing takes time, too. After a turn, [`InlineEngine::now`] is when it ended.
+    ///
+    /// # Errors
+    /// One variant per cause.
+    pub fn build_virtual_hashing(
+        self,
+        start: Nanos,
+        hashing: Hashing,
+    ) -> Result<InlineEngine<L>, BuildError> {
+        let clock = Clock::Turns(start.0.into(), hashing);
         let assembled = assemble(self.rails, self.config, clock, self.places)?;
         Ok(InlineEngine::assemble(assembled, self.pinned_endpoints))
     }

@@ -13,12 +13,13 @@ use sq_cq::RingError;
 
 use crate::build::Assembled;
 use crate::cancel::CancelToken;
+use crate::clock;
 use crate::config::Waiting;
 use crate::object::{Object, ObjectInner, OpenError, Opened};
 use crate::places::PoolConfig;
 use crate::poller::{Control, Poller, Progress};
 use crate::ring::{Driver, Ring, RingConfig, RingPlace, WaitError};
-use crate::shared::{self, Shared, lock};
+use crate::shared::{Shared, lock};
 use crate::stats::{EngineStats, RailStats};
 use crate::trace::TraceTooLarge;
 
@@ -455,9 +456,9 @@ fn poller_thread<L: Link>(
 }
 
 fn run<L: Link>(poller: &mut Poller<L>, waiting: Waiting) {
-    let mut last_work = shared::now();
+    let mut last_work = clock::now();
     while !poller.has_ended() {
-        let now = shared::now();
+        let now = clock::now();
         if poller.turn(now) == Progress::Worked {
             last_work = now;
             continue;
@@ -465,7 +466,7 @@ fn run<L: Link>(poller: &mut Poller<L>, waiting: Waiting) {
         match waiting {
             Waiting::Adaptive { spin } if Duration::from_nanos(now.since(last_work)) >= spin => {
                 poller.park(now, Some(Duration::from_secs(3600)));
-                last_work = shared::now();
+                last_work = clock::now();
             }
             _ => std::hint::spin_loop(),
         }
@@ -500,7 +501,7 @@ impl<L: Link> InlineEngine<L> {
     /// One turn, at the present time. Submit before it.
     #[inline]
     pub fn turn(&mut self) -> Progress {
-        self.turn_at(shared::now())
+        self.turn_at(clock::now())
     }
 
     /// One turn at a given time, which must not run backwards. For simulators.
@@ -529,9 +530,9 @@ impl<L: Link> InlineEngine<L> {
         timeout: Duration,
     ) -> Result<usize, WaitError> {
         ring.submit();
-        let end = shared::now().after(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX));
+        let end = clock::now().after(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX));
         loop {
-            let now = shared::now();
+            let now = clock::now();
             let progress = self.turn_at(now);
             let ready = ring.ready();
             if ready >= min || now >= end || ready >= ring.outstanding() {

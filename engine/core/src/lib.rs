@@ -11,6 +11,7 @@
 mod budget;
 mod build;
 mod cancel;
+mod clock;
 mod config;
 mod ease;
 mod engine;
@@ -39,6 +40,7 @@ mod wheel;
 
 pub use build::{BuildError, EngineBuilder, Rail};
 pub use cancel::CancelToken;
+pub use clock::Hashing;
 pub use config::{ConfigError, EngineConfig, Limits, Waiting};
 pub use ease::{
     BlockingReader, BlockingReaderConfig, BlockingReaderError, CancelledBy, Drive, HeldBy,
@@ -56,9 +58,10 @@ pub use push::{PushError, Refused};
 pub use read::{Destination, Read, SCATTER_LEASES_MAX, Scatter};
 pub use ring::{Completion, Ring, RingConfig, WaitError};
 pub use schedule::{Policy, PolicyError, RAILS_MAX};
+
 pub use stages::{Bottleneck, ClassStats, ReadClass};
 pub use staging::StagingError;
-pub use stats::{EngineStats, Latencies, RailStats};
+pub use stats::{EngineStats, Latencies, PollerStats, RailStats};
 pub use trace::{
     ReadTrace, TraceConfig, TraceKind, TraceOf, TraceRail, TraceRecord, TraceStages, TraceTooLarge,
 };

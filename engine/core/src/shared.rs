@@ -7,10 +7,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
 use railring_dma::{Impounded, Loan, Part, Region, RegionId, Regions};
-use railring_transport::{Nanos, RailControl, RegisterError};
+use railring_transport::{RailControl, RegisterError};
 use sq_cq::{Bell, Handle};
 
 use crate::budget::{Budget, Claim};
+use crate::clock::Clock;
 use crate::config::EngineConfig;
 use crate::health::RailState;
 use crate::mail::{Inbox, SOURCE_CONTROL};
@@ -19,45 +20,11 @@ use crate::places::Places;
 use crate::poller::Control;
 use crate::stages::{CLASSES, ClassStats};
 use crate::staging::Staging;
-use crate::stats::{EngineStats, HomeCounters, RailCounters, RailStats, latencies};
+use crate::stats::{EngineStats, HomeCounters, PollerStats, RailCounters, RailStats, latencies};
 
 /// A lock whose holders never panic half-way through a change, so poison says nothing.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-}
-
-/// Where time comes from.
-#[derive(Debug)]
-pub(crate) enum Clock {
-    /// The kernel's monotonic clock.
-    Kernel,
-    /// The time of the last turn: virtual time.
-    Turns(AtomicU64),
-}
-
-impl Clock {
-    #[inline]
-    pub(crate) fn now(&self) -> Nanos {
-        match self {
-            Clock::Kernel => now(),
-            Clock::Turns(at) => Nanos(at.load(Ordering::Relaxed)),
-        }
-    }
-
-    pub(crate) fn set(&self, now: Nanos) {
-        if let Clock::Turns(at) = self {
-            at.store(now.0, Ordering::Relaxed);
-        }
-    }
-}
-
-/// Monotonic time, from the kernel's clock.
-#[must_use]
-pub(crate) fn now() -> Nanos {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
-    let nanoseconds = u64::try_from(time.tv_nsec).unwrap_or(0);
-    Nanos(seconds * 1_000_000_000 + nanoseconds)
 }
 
 /// Messages to a poller that are not about single pieces. Cold: a lock and a growing list.
@@ -513,6 +480,7 @@ impl Shared {
             regions_misplaced: self.places.misplaced(),
             failed_pollers: self.failed_pollers.load(Ordering::Relaxed).into(),
             classes: self.classes(),
+            pollers: self.desks.iter().map(|desk| PollerStats::of(&desk.counters)).collect(),
         }
     }
 

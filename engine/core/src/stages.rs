@@ -272,6 +272,22 @@ impl ClassStats {
         pairs.into_iter().for_each(|(sum, counter)| *sum += counter.get());
     }
 
+    /// What was added since `earlier`, a snapshot of the same class of the same engine.
+    #[must_use]
+    pub fn since(&self, earlier: &ClassStats) -> ClassStats {
+        ClassStats {
+            reads: self.reads.wrapping_sub(earlier.reads),
+            bytes: self.bytes.wrapping_sub(earlier.bytes),
+            wall_ns: self.wall_ns.wrapping_sub(earlier.wall_ns),
+            scheduling_ns: self.scheduling_ns.wrapping_sub(earlier.scheduling_ns),
+            queue_ns: self.queue_ns.wrapping_sub(earlier.queue_ns),
+            wire_ns: self.wire_ns.wrapping_sub(earlier.wire_ns),
+            disk_ns: self.disk_ns.wrapping_sub(earlier.disk_ns),
+            verify_ns: self.verify_ns.wrapping_sub(earlier.verify_ns),
+            lone_ns: self.lone_ns.wrapping_sub(earlier.lone_ns),
+        }
+    }
+
     /// What its reads mostly wait for; `None` before any has ended.
     #[must_use]
     pub fn bottleneck(&self) -> Option<Bottleneck> {

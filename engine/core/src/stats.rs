@@ -7,7 +7,7 @@ use std::time::Duration;
 use railring_transport::{LinkStats, RailInfo};
 
 use crate::health::RailHealth;
-use crate::stages::{CLASSES, ClassCounters, ClassStats};
+use crate::stages::{Bottleneck, CLASSES, ClassCounters, ClassStats, ReadClass};
 
 /// A counter with one writer. Monotone; readers may see it a moment late.
 #[derive(Debug, Default)]
@@ -160,6 +160,9 @@ pub(crate) struct HomeCounters {
     pub(crate) table_fetches: Counter,
     pub(crate) staged_pieces: Counter,
     pub(crate) reads_in_progress: Counter,
+    /// Nanoseconds with something under way, and of turns that hashed much.
+    pub(crate) busy: Counter,
+    pub(crate) hashing: Counter,
     pub(crate) classes: [ClassCounters; CLASSES],
 }
 
@@ -292,6 +295,63 @@ pub struct EngineStats {
     pub failed_pollers: u64,
     /// Where the time of reads goes, for each of [`ReadClass::ALL`](crate::ReadClass::ALL).
     pub classes: [ClassStats; CLASSES],
+    /// What each poller is busy with.
+    pub pollers: Vec<PollerStats>,
+}
+
+/// One poller's time, in nanoseconds. Monotone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PollerStats {
+    /// With something under way, whether it slept or not.
+    pub busy_ns: u64,
+    /// In turns that hashed at least 64 KiB, which is then most of what they do.
+    pub hash_ns: u64,
+}
+
+impl PollerStats {
+    pub(crate) fn of(counters: &HomeCounters) -> Self {
+        PollerStats { busy_ns: counters.busy.get(), hash_ns: counters.hashing.get() }
+    }
+}
+
+impl EngineStats {
+    /// What reads of this size mostly wait for; `None` before any has ended. As
+    /// [`ClassStats::bottleneck`] says, unless a poller hashes more than half of the time in which
+    /// it has something to do: what is on the rails then waits for that.
+    #[must_use]
+    pub fn bottleneck(&self, class: ReadClass) -> Option<Bottleneck> {
+        let verdict = self.classes[class as usize].bottleneck()?;
+        let hashes = |poller: &PollerStats| poller.hash_ns > poller.busy_ns / 2;
+        Some(if self.pollers.iter().any(hashes) { Bottleneck::Verification } else { verdict })
+    }
+
+    /// What has passed since `earlier`, a snapshot of the same engine: its times and counts; what
+    /// is not a count is as it is now.
+    #[must_use]
+    pub fn since(&self, earlier: &EngineStats) -> EngineStats {
+        let past = |now: u64, then: u64| now.wrapping_sub(then);
+        let mut pollers = self.pollers.clone();
+        for (poller, before) in pollers.iter_mut().zip(&earlier.pollers) {
+            poller.busy_ns = past(poller.busy_ns, before.busy_ns);
+            poller.hash_ns = past(poller.hash_ns, before.hash_ns);
+        }
+        EngineStats {
+            turns: past(self.turns, earlier.turns),
+            turns_with_work: past(self.turns_with_work, earlier.turns_with_work),
+            sleeps: past(self.sleeps, earlier.sleeps),
+            reads: past(self.reads, earlier.reads),
+            reads_failed: past(self.reads_failed, earlier.reads_failed),
+            stripes: past(self.stripes, earlier.stripes),
+            retries: past(self.retries, earlier.retries),
+            steals: past(self.steals, earlier.steals),
+            mismatches: past(self.mismatches, earlier.mismatches),
+            table_fetches: past(self.table_fetches, earlier.table_fetches),
+            staged_pieces: past(self.staged_pieces, earlier.staged_pieces),
+            classes: std::array::from_fn(|at| self.classes[at].since(&earlier.classes[at])),
+            pollers,
+            ..*self
+        }
+    }
 }
 
 pub(crate) fn latencies(counters: &RailCounters) -> Latencies {

@@ -15,6 +15,13 @@ impl<L: Link> InlineEngine<L> {
         self.pollers[poller].turn_contained(now)
     }
 
+    /// The present time, as its rings stamp their reads with; of a virtual engine the end of its
+    /// last turn.
+    #[must_use]
+    pub fn now(&self) -> Nanos {
+        self.core.shared.clock.now()
+    }
+
     /// When a turn next has something to do if nothing is submitted: at once (time 0), at a time,
     /// or never.
     #[must_use]

@@ -20,8 +20,16 @@ fn rows_follow_from_the_rails_and_the_engine_reaches_what_is_predicted() {
         let [aggregate, predicted] = ["aggregate", "predicted"].map(|field| number(row, field));
         assert!(aggregate <= theoretical && (aggregate / predicted - 1.0).abs() < 0.03, "{row}");
         let times = ["network_ns", "latency_ns", "scheduling_ns", "verification_ns"];
-        let all: f64 = times.iter().map(|field| number(row, field)).sum();
+        let all: f64 = times.iter().map(|field| number(&row["predicted_times"], field)).sum();
         assert!((f64::from(16_u32 << 20) * 1e9 / all / predicted - 1.0).abs() < 1e-9, "{row}");
+        let stages = ["scheduling_ns", "queue_ns", "wire_ns", "verify_ns"];
+        let all: f64 = stages.iter().map(|field| number(&row["measured"], field)).sum();
+        assert_eq!(all, number(&row["measured"], "wall_ns"));
+        assert!((f64::from(16_u32 << 20) * 1e9 / all / aggregate - 1.0).abs() < 1e-9, "{row}");
+        assert_eq!(
+            (&row["bottleneck"], &row["predicted_bottleneck"]),
+            (&"network".into(), &"network".into())
+        );
         let speed_up = aggregate / number(&lines[1], "aggregate");
         assert!((number(row, "speed_up") - speed_up).abs() < 1e-9, "{row}");
     }
@@ -39,7 +47,8 @@ fn a_slow_rail_costs_its_share_and_a_slow_core_is_named() {
     let run =
         railring(&["model", "--object", "16M", "--rails", "4", "--verify", "100MB", "--json"]);
     let row = run.good().json().pop().expect("four rows");
-    assert_eq!(row["bottleneck"], "verification");
+    let word = "verification".into();
+    assert_eq!((&row["bottleneck"], &row["predicted_bottleneck"]), (&word, &word));
     let [aggregate, predicted] = ["aggregate", "predicted"].map(|field| number(&row, field));
     assert!(aggregate < 100e6 && (aggregate / predicted - 1.0).abs() < 0.25, "{row}");
 }

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use railring_transport::{Link, Nanos};
 
+use crate::clock;
 use crate::engine::InlineEngine;
 use crate::poller::Progress;
 use crate::ring::{Driver, Ring, WaitError};
-use crate::shared;
 
 /// Lets an engine go on while its caller is blocked. [`Threads`] for an engine with threads; an
 /// [`InlineEngine`] for itself; a simulator brings its own, with its own time.
@@ -57,9 +57,9 @@ impl<L: Link> Drive for InlineEngine<L> {
         stop: &dyn Fn() -> bool,
     ) -> Result<(), WaitError> {
         ring.submit();
-        let end = shared::now().after(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX));
+        let end = clock::now().after(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX));
         loop {
-            let now = shared::now();
+            let now = clock::now();
             let progress = self.turn_at(now);
             if ring.ready() > 0 || now >= end || stop() {
                 return Ok(());

@@ -15,9 +15,9 @@ use sq_cq::Status;
 
 use super::port::Port;
 use super::{Control, Life, Poller, Progress, REAP_PER_TURN};
+use crate::clock;
 use crate::health::Standing;
 use crate::mail::{Done, Mail, News};
-use crate::shared;
 
 /// How often it looks after requests that are still out.
 const LOOK_EVERY_NS: u64 = 1_000_000;
@@ -149,7 +149,7 @@ impl<L: Link> Poller<L> {
         let mut panics = 0;
         while !self.may_vanish() && panics < PANICS_MAX {
             let mut progress = Progress::Idle;
-            if !contained(|| progress = self.haunt(shared::now())) {
+            if !contained(|| progress = self.haunt(clock::now())) {
                 panics += 1;
             }
             if progress == Progress::Idle {

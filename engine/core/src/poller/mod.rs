@@ -24,6 +24,8 @@ pub(crate) use port::Port;
 const REAP_PER_TURN: usize = 256;
 /// Bytes hashed in a turn, about: a tenth of a millisecond's work.
 const HASH_BYTES_PER_TURN: u64 = 1 << 20;
+/// A turn that hashed so much did mostly that: it takes longer than all else a turn may do.
+const HASHING_BYTES: u64 = 64 << 10;
 
 /// Messages that are not about single pieces.
 #[derive(Debug)]
@@ -90,6 +92,10 @@ pub(crate) struct Poller<L> {
     restless: bool,
     /// The first rail to be reaped: rotates, so that no rail is always last.
     first_port: usize,
+    /// The last turn, if something was under way after it; else `NEVER`.
+    busy_since: Nanos,
+    /// Bytes of this turn that ports hashed.
+    hashed_bytes: u64,
 }
 
 /// Orders go to a port of this poller, or to another poller's inbox.
@@ -148,7 +154,22 @@ impl<L: Link> Poller<L> {
         }
         let bell = Arc::clone(&desk.bell);
         let (life, turns, restless, first_port) = (Life::Running, 0, false, 0);
-        Poller { index, shared, desk, bell, home, ports, local, life, turns, restless, first_port }
+        let (busy_since, hashed_bytes) = (Nanos::NEVER, 0);
+        Poller {
+            index,
+            shared,
+            desk,
+            bell,
+            home,
+            ports,
+            local,
+            life,
+            turns,
+            restless,
+            first_port,
+            busy_since,
+            hashed_bytes,
+        }
     }
 
     /// Called on the poller's own thread before its first turn.
@@ -162,6 +183,7 @@ impl<L: Link> Poller<L> {
     /// because they free what those need.
     pub(crate) fn turn(&mut self, now: Nanos) -> Progress {
         if self.is_still() {
+            self.busy_since = Nanos::NEVER;
             self.count(false);
             return Progress::Idle;
         }
@@ -177,8 +199,27 @@ impl<L: Link> Poller<L> {
         self.restless = self.timers(now) | self.home.has_starved() | self.spread_changes();
         worked |= self.restless;
         self.home.publish();
+        self.account(now);
         self.count(worked);
         if worked { Progress::Worked } else { Progress::Idle }
+    }
+
+    /// Counts the time since the last turn, if something was under way, and what of this turn went
+    /// into hashing.
+    #[inline]
+    fn account(&mut self, now: Nanos) {
+        let counters = &self.desk.counters;
+        if self.busy_since != Nanos::NEVER {
+            counters.busy.add(now.since(self.busy_since));
+        }
+        self.busy_since = now;
+        let hashed = std::mem::take(&mut self.hashed_bytes) + self.home.hashed_bytes;
+        if hashed >= HASHING_BYTES {
+            self.busy_since = self.shared.clock.after_hashing(now, hashed);
+            let took = self.busy_since.since(now);
+            counters.busy.add(took);
+            counters.hashing.add(took);
+        }
     }
 
     /// Whether nothing is under way here and nobody has called: most turns of an idle engine.
@@ -283,6 +324,7 @@ impl<L: Link> Poller<L> {
                     None => self.shared.feed_starving(),
                 }
             }
+            self.hashed_bytes += self.ports[at].hashed_bytes;
             any |= self.tell_news(at, now);
             self.ports[at].post_backlog(now);
         }
