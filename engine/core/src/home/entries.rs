@@ -41,6 +41,8 @@ pub(crate) struct Read {
     pub(super) laps: Laps,
     pub(super) deadline: Nanos,
     pub(super) first_error: Status,
+    /// That of the first stripe that ended as failed; what a stop is for may come to none.
+    pub(super) told_error: Status,
     pub(super) total_bytes: u64,
     pub(super) failed_stripes: u32,
     /// Set once nothing more is to be started.
@@ -240,6 +242,7 @@ impl Read {
             laps: Laps::default(),
             deadline: Nanos::NEVER,
             first_error: Status::OK,
+            told_error: Status::OK,
             total_bytes: 0,
             failed_stripes: 0,
             ending: None,

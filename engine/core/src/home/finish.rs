@@ -255,6 +255,9 @@ impl Home {
         self.shared.desks[usize::from(self.index)].counters.stripes.add(1);
         let read = self.reads.at(read_slot);
         read.stripes_left -= 1;
+        if !fields.status.is_ok() && read.told_error.is_ok() {
+            read.told_error = fields.status;
+        }
         if read.is_traced() {
             read.trace_published(&fields, self.now);
         }

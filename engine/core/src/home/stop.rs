@@ -20,7 +20,7 @@ fn fail_read(seat: &mut Seat, mut read: Read, stripes: &[u32]) {
     let Some(mut permit) = read.permit.take() else { return };
     let status = Status::ENGINE_FAILED;
     // What it was being ended for is no stripe's status before one has ended by it.
-    let read_status = if read.failed_stripes == 0 { status } else { read.first_error };
+    let read_status = if read.told_error.is_ok() { status } else { read.told_error };
     let failed_stripes = read.failed_stripes + read.stripes_left;
     let fields = |stripe: u32| sq_cq::CqeFields {
         user_data: read.user_data,
