@@ -26,6 +26,7 @@ const UNSAFE: &[(&str, &str)] = &[
     ("engine/verbs/src/ffi/", "the verbs library is C"),
     ("engine/capi/", "foreign pointers"),
     ("engine/python/src/buffer.rs", "Python's buffer protocol"),
+    ("tests/src/simulate/foreign.rs", "memory that an engine is told of is its caller's promise"),
     ("tests/tests/allocation.rs", "a global allocator is an unsafe trait"),
     ("topology/src/pin.rs", "affinity and memory policy are system calls"),
     ("tools/src/heap.rs", "an allocator that counts"),

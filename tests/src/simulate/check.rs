@@ -242,6 +242,9 @@ impl Run {
         self.check_rails(self.panicked())?;
         self.pools.clear();
         self.rest()?;
+        if !self.panicked() {
+            self.take_back_own()?;
+        }
         self.check_registered()
     }
 

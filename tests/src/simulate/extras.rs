@@ -28,6 +28,8 @@ pub struct Extras {
     pub large_blocks: bool,
     /// Rings and objects are forgotten: their callers neither use nor drop them.
     pub forgets: bool,
+    /// The memory is the caller's own.
+    pub foreign: bool,
     /// Deadlines of nothing, of 0 and of the present moment.
     pub at_once: bool,
 }
@@ -60,6 +62,7 @@ pub(crate) fn enrich(scenario: &mut Scenario) {
     let (pollers, rings, rails) =
         (scenario.poller_count(), scenario.rings.len(), scenario.rails.len());
     scenario.sleep = SleepPlan::draw(dice, pollers, rings, rails);
+    scenario.extras.foreign = Dice::new(scenario.seed ^ 0xf04e_1611_f04e_0004).one_in(4);
     scenario.extras.forgets = dice.one_in(4);
     scenario.extras.at_once = dice.one_in(3);
     scenario.reads += dice.below_u32(24);
@@ -80,7 +83,7 @@ pub(crate) fn enrich(scenario: &mut Scenario) {
         // Not drawn, so that runs stay what they were: room that is kept is missed where it is
         // short.
         if scenario.seed % 4 == 3 {
-            scenario.engine.limits.pieces_max = 2;
+            scenario.engine.limits.pieces_max = 1;
         }
     }
     for rail in 0..rails {

@@ -19,7 +19,8 @@ struct Resting {
 /// The pool of a run and what is kept out of it.
 #[derive(Debug)]
 pub(crate) struct Memories {
-    pool: Pool,
+    /// There until the run is over.
+    pool: Option<Pool>,
     resting: Vec<Resting>,
     /// Leases that did not come back with the end of their read.
     pub(crate) stuck: u32,
@@ -34,11 +35,16 @@ pub(crate) struct Taken {
 
 impl Memories {
     pub(crate) fn new(pool: Pool) -> Self {
-        Memories { pool, resting: Vec::new(), stuck: 0 }
+        Memories { pool: Some(pool), resting: Vec::new(), stuck: 0 }
     }
 
     pub(crate) fn pool(&self) -> &Pool {
-        &self.pool
+        self.pool.as_ref().expect("the run is not over")
+    }
+
+    /// The run is over: nothing is taken any more.
+    pub(crate) fn close(&mut self) {
+        self.pool = None;
     }
 
     /// Leases for `need` bytes, one or several, at odd places in their slots. `Ok(None)`: none are
@@ -49,10 +55,10 @@ impl Memories {
         leases: usize,
         dice: &mut Dice,
     ) -> Result<Option<Taken>, String> {
-        while self.pool.free() < leases && !self.resting.is_empty() {
+        while self.pool().free() < leases && !self.resting.is_empty() {
             self.wake(0)?;
         }
-        if self.pool.free() < leases {
+        if self.pool().free() < leases {
             return Ok(None);
         }
         let sentinel = u8::try_from(dice.below(255)).expect("below 255") + 1;
@@ -62,7 +68,7 @@ impl Memories {
         };
         let mut left = need;
         for index in 0..leases {
-            let lease = self.pool.take().ok_or("a free slot cannot be taken")?;
+            let lease = self.pool().take().ok_or("a free slot cannot be taken")?;
             let front = *dice.pick(&[0, 0, 0, 1, MARGIN, 512, 4096]);
             let (mut guard, mut body) = lease.split_at(front).map_err(|e| e.to_string())?;
             guard.as_mut_slice().fill(sentinel);

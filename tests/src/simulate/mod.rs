@@ -15,6 +15,7 @@ mod check;
 mod coverage;
 mod dice;
 mod extras;
+mod foreign;
 mod logged;
 mod memory;
 mod run;

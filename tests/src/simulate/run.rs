@@ -12,6 +12,7 @@ use railring_transport::{Nanos, RailControl};
 
 use super::START;
 use super::dice::Dice;
+use super::foreign::{self, Own};
 use super::logged::{Ceilings, LoggedLink, SharedLog};
 use super::memory::Memories;
 use super::scenario::{Mood, Scenario};
@@ -119,6 +120,7 @@ pub(crate) const MARKS: &[&str] = &[
     "rail back by a probe",
     "stripe out of reach",
     "engine's limits",
+    "foreign memory",
 ];
 
 const _: () = assert!(MARKS.len() <= 64, "each mark has a bit");
@@ -158,6 +160,8 @@ pub(crate) struct Run {
     /// Pollers that have panicked, one bit each.
     pub(crate) failed: u64,
     pub(crate) forgotten: Forgotten,
+    /// Dropped after the engine, which may not know that it is gone.
+    pub(crate) own: Option<Own>,
     idle: Vec<bool>,
     empty_turns: u32,
     pub(crate) turns: u64,
@@ -177,7 +181,7 @@ impl Run {
             *log.lock() = Default::default();
             built = Built::of(&scenario, &log, &mut dice);
         }
-        let Built { world, engine, controls, known, pool } = match built {
+        let Built { world, engine, controls, known, pool, own } = match built {
             Ok(built) => built,
             Err(Unbuilt::NoRoom) => return Err(Wrong::run("no room where there is no limit")),
             Err(Unbuilt::Wrong(wrong)) => return Err(wrong),
@@ -213,6 +217,7 @@ impl Run {
             sleep,
             failed: 0,
             forgotten: Forgotten::default(),
+            own,
             idle: vec![false; pollers],
             empty_turns: 0,
             turns: 0,
@@ -393,6 +398,7 @@ struct Built {
     controls: Vec<Arc<SimControl>>,
     known: Vec<Known>,
     pool: Pool,
+    own: Option<Own>,
 }
 
 /// Why it was not built.
@@ -451,13 +457,16 @@ impl Built {
         let engine = scenario.pinned.iter().fold(builder, pin).build_virtual(START)?;
         world.late_writes_into(engine.regions());
         let largest = known.iter().map(|known| known.bytes.len()).max().unwrap_or(0);
-        let pool = engine.buffer_pool(PoolConfig {
-            slots: scenario.slots,
-            slot_bytes: (largest + 3 * 4096).next_multiple_of(4096),
-            huge_pages: HugePages::Never,
-            ..PoolConfig::default()
-        })?;
-        Ok(Built { world, engine, controls, known, pool })
+        let slot_bytes = (largest + 3 * 4096).next_multiple_of(4096);
+        let (pool, own) = if scenario.extras.foreign {
+            let (pool, own) = foreign::pool(&engine, scenario.slots, slot_bytes)?;
+            (pool, Some(own))
+        } else {
+            let (slots, huge_pages) = (scenario.slots, HugePages::Never);
+            let config = PoolConfig { slots, slot_bytes, huge_pages, ..PoolConfig::default() };
+            (engine.buffer_pool(config)?, None)
+        };
+        Ok(Built { world, engine, controls, known, pool, own })
     }
 }
 
