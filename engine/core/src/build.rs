@@ -288,10 +288,11 @@ fn assemble<L: Link>(
         desks.push(Arc::new(Desk::new(bell, mail, config.rings_max)));
     }
     let impound = Arc::new(Impound::default());
-    let rail_shared = |_: &Rail<L>| {
+    let marks = Arc::default();
+    let rail_shared = |index| {
         Arc::new(RailShared {
             counters: RailCounters::default(),
-            state: RailState::new(),
+            state: RailState::new(index, &marks),
             impound: Arc::clone(&impound),
             link: Mutex::default(),
         })
@@ -302,11 +303,12 @@ fn assemble<L: Link>(
         controls: rails.iter().map(|rail| Arc::clone(&rail.control)).collect(),
         regions,
         desks: desks.into(),
-        rails: rails.iter().map(rail_shared).collect(),
+        rails: (0..rails.len()).map(rail_shared).collect(),
         route: rails.iter().map(|r| u16::try_from(r.poller).expect("at most 64")).collect(),
         staging: facts.iter().map(|facts| facts.staging.clone()).collect(),
         places,
         impound,
+        marks: Arc::clone(&marks),
     }));
     for region in &staged {
         shared.register(region)?;

@@ -1,9 +1,12 @@
 //! Whether a rail is in use: written by its poller, read by everyone who chooses rails.
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use railring_transport::Nanos;
+
+use crate::schedule::RailMask;
 
 /// Up, cooling down, or waiting for a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,13 +69,53 @@ pub(crate) struct RailState {
     standing: AtomicU32,
     /// When its cooldown is over; 0 when there is none.
     cooling_until: AtomicU64,
+    rail: usize,
+    marks: Arc<RailMarks>,
+}
+
+/// What all rails' states say of being chosen, in one word each, so that choosing one of many
+/// looks at no rail that is out.
+#[derive(Debug, Default)]
+pub(crate) struct RailMarks {
+    up: AtomicU64,
+    open: AtomicU64,
+}
+
+impl RailMarks {
+    /// Rails that are up.
+    #[inline]
+    pub(crate) fn up(&self) -> RailMask {
+        RailMask(self.up.load(Ordering::Relaxed))
+    }
+
+    /// Rails that a piece may wait for.
+    #[inline]
+    pub(crate) fn open(&self) -> RailMask {
+        RailMask(self.open.load(Ordering::Relaxed))
+    }
+
+    fn set(&self, rail: usize, standing: Standing) {
+        let bit = RailMask::of(rail).0;
+        let marks = [(&self.up, standing == Standing::Up), (&self.open, standing.takes_pieces())];
+        for (word, marked) in marks {
+            if marked {
+                word.fetch_or(bit, Ordering::Relaxed);
+            } else {
+                word.fetch_and(!bit, Ordering::Relaxed);
+            }
+        }
+    }
 }
 
 impl RailState {
-    pub(crate) fn new() -> Self {
+    /// A rail that is up.
+    pub(crate) fn new(rail: usize, marks: &Arc<RailMarks>) -> Self {
+        marks.set(rail, Standing::Up);
         RailState {
             standing: AtomicU32::new(Standing::Up as u32),
             cooling_until: AtomicU64::new(0),
+            rail,
+            marks: Arc::clone(marks),
         }
     }
 
@@ -90,6 +133,8 @@ impl RailState {
 
     pub(crate) fn set(&self, standing: Standing) {
         self.standing.store(standing as u32, Ordering::Relaxed);
+        // The ticket of a probe, which others take, changes neither of them.
+        self.marks.set(self.rail, standing);
     }
 
     pub(crate) fn cool_until(&self, until: Nanos) {
@@ -134,7 +179,8 @@ mod tests {
 
     #[test]
     fn standings_are_read_as_they_were_written() {
-        let state = RailState::new();
+        let marks = Arc::default();
+        let state = RailState::new(3, &marks);
         let all = [
             Standing::Up,
             Standing::Cooling,
@@ -146,12 +192,15 @@ mod tests {
         for standing in all {
             state.set(standing);
             assert_eq!(state.get(), standing);
+            assert_eq!(marks.up().contains(3), standing == Standing::Up);
+            assert_eq!(marks.open().contains(3), standing.takes_pieces());
         }
     }
 
     #[test]
     fn a_probe_is_taken_once() {
-        let state = RailState::new();
+        let marks = Arc::default();
+        let state = RailState::new(3, &marks);
         assert!(!state.take_probe(), "none is offered");
         state.set(Standing::Offered);
         assert!(state.take_probe() && !state.take_probe());

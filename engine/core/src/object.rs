@@ -245,6 +245,20 @@ impl ObjectInner {
         })
     }
 
+    /// How stripe `index` is got at, if there is one way only: one owner, and one rail to it.
+    #[inline]
+    pub(crate) fn only_path(&self, index: u32) -> Option<(usize, Path)> {
+        let [owner] = self.placement.owners(index) else { return None };
+        let source = usize::from(owner.source);
+        let reach = self.reach[source];
+        if reach.count() != 1 {
+            return None;
+        }
+        let rail = reach.0.trailing_zeros() as usize;
+        let target = self.targets[source * self.controls.len() + rail]?;
+        Some((rail, Path { target, offset: owner.offset, table_offset: owner.table_offset }))
+    }
+
     /// Rails that endpoint affinity prefers for stripe `index`: pinned ones, else those that the
     /// first owner is nearest to.
     pub(crate) fn preferred(&self, index: u32) -> RailMask {
@@ -262,8 +276,8 @@ impl ObjectInner {
         let rails = self.controls.len();
         let reached =
             |owner: &&railring_catalog::Owner| self.reach[usize::from(owner.source)].contains(rail);
-        let owner = if owners.len() == 1 {
-            owners.first().filter(reached)?
+        let owner = if let [only] = owners {
+            only // Its target says whether the rail reaches it.
         } else {
             let count = owners.iter().filter(reached).count().max(1);
             owners.iter().filter(reached).nth(usize::from(attempt) % count)?

@@ -38,17 +38,27 @@ impl Layout {
         self.size_bytes.saturating_sub(start).min(self.stripe_bytes)
     }
 
+    /// The stripe that byte `offset` is of, and where in it.
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "at most 65,535 stripes")]
+    pub(crate) fn place(&self, offset: u64) -> (u32, u64) {
+        let bytes = self.stripe_bytes;
+        // A division is dearer than all else that is done to find a stripe.
+        let stripe =
+            if bytes.is_power_of_two() { offset >> bytes.trailing_zeros() } else { offset / bytes };
+        (stripe as u32, offset - stripe * bytes)
+    }
+
     /// Stripes that `offset..offset + len` touches, as first and count. The range is within the
     /// object and not empty.
     #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "at most 65,535 stripes")]
     pub(crate) fn stripes(&self, offset: u64, len: u64) -> (u32, u32) {
-        if len <= self.stripe_bytes && offset == 0 {
-            return (0, 1);
+        let (first, from) = self.place(offset);
+        if from + len <= self.stripe_bytes {
+            return (first, 1);
         }
-        let first = offset / self.stripe_bytes;
-        let last = (offset + len - 1) / self.stripe_bytes;
-        (first as u32, (last - first + 1) as u32)
+        let (last, _) = self.place(offset + len - 1);
+        (first, last - first + 1)
     }
 
     /// What `offset..offset + len` wants of stripe `index`, which it touches.

@@ -123,6 +123,7 @@ pub struct Completion {
 
 impl Deref for Completion {
     type Target = Cqe;
+    #[inline]
     fn deref(&self) -> &Cqe {
         &self.cqe
     }
@@ -132,6 +133,7 @@ impl Completion {
     /// The read's lease. Only the last CQE of a read has it, and that of a read that ended as
     /// `Stuck` has not.
     #[must_use]
+    #[inline]
     pub fn into_lease(self) -> Option<Lease> {
         match self.back {
             Some(Destination::Lease(lease)) => Some(lease),
@@ -150,6 +152,7 @@ impl Completion {
 
     /// The read's outcome, if this is its last CQE.
     #[must_use]
+    #[inline]
     pub fn ended(&self) -> Option<Status> {
         self.cqe.read_status()
     }
@@ -253,6 +256,7 @@ impl Ring {
         }
     }
 
+    #[inline]
     fn check_regions(&mut self, read: &Read<'_>) -> Result<(), PushError> {
         match &read.into {
             None => Ok(()),

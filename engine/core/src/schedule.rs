@@ -71,12 +71,14 @@ impl RailMask {
         RailMask(self.0 | other.0)
     }
     /// Its rails, from `first` on in a circle.
+    #[inline]
     pub(crate) fn iter_from(self, first: usize) -> impl Iterator<Item = usize> {
         let below = RailMask(if first < RAILS_MAX { (1 << first) - 1 } else { u64::MAX });
         self.without(below).iter().chain(self.and(below).iter())
     }
 
     /// Its rails, lowest first.
+    #[inline]
     pub(crate) fn iter(self) -> impl Iterator<Item = usize> {
         let mut bits = self.0;
         std::iter::from_fn(move || {
@@ -94,8 +96,31 @@ pub(crate) struct Load {
     pub(crate) outstanding_bytes: u64,
     /// Bytes per millisecond, measured or estimated; at least 1.
     pub(crate) rate: u64,
+    ms_per_byte: f64,
     /// Static weight; at least 1.
     pub(crate) weight: u32,
+}
+
+impl Load {
+    pub(crate) fn new(weight: u32, rate: u64) -> Self {
+        let mut load = Load { outstanding_bytes: 0, rate, ms_per_byte: 0.0, weight };
+        load.set_rate(rate);
+        load
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "a part in 2^53 decides nothing")]
+    pub(crate) fn set_rate(&mut self, rate: u64) {
+        self.rate = rate.max(1);
+        self.ms_per_byte = 1.0 / self.rate as f64;
+    }
+
+    /// Milliseconds until it would have brought `bytes` more.
+    #[inline]
+    #[expect(clippy::cast_precision_loss, reason = "a part in 2^53 decides nothing")]
+    fn finishes(&self, bytes: u64) -> f64 {
+        // Signed numbers are converted by one instruction.
+        (self.outstanding_bytes + bytes).cast_signed() as f64 * self.ms_per_byte
+    }
 }
 
 /// The memory of the policies that have one.
@@ -173,14 +198,21 @@ impl Scheduler {
     }
 }
 
-/// The rail that would finish `bytes` first: (outstanding + bytes) / rate, cross-multiplied.
-fn least_loaded(candidates: RailMask, bytes: u64, loads: &[Load]) -> usize {
-    best(candidates, |a, b| {
-        let (x, y) = (&loads[a], &loads[b]);
-        let left = u128::from(x.outstanding_bytes + bytes) * u128::from(y.rate);
-        let right = u128::from(y.outstanding_bytes + bytes) * u128::from(x.rate);
-        left < right || (left == right && x.weight > y.weight)
-    })
+/// The rail that would finish `bytes` first: (outstanding + bytes) / rate. In floating point, which
+/// is exact where loads are the same and costs least over many rails; ties go to the higher weight,
+/// then the lower rail.
+pub(crate) fn least_loaded(candidates: RailMask, bytes: u64, loads: &[Load]) -> usize {
+    let mut rails = candidates.iter();
+    let mut best = rails.next().expect("at least one candidate");
+    let mut soonest = loads[best].finishes(bytes);
+    for rail in rails {
+        let finishes = loads[rail].finishes(bytes);
+        if finishes > soonest || (finishes == soonest && loads[rail].weight <= loads[best].weight) {
+            continue;
+        }
+        (best, soonest) = (rail, finishes);
+    }
+    best
 }
 
 fn best(candidates: RailMask, better: impl Fn(usize, usize) -> bool) -> usize {
@@ -195,10 +227,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn loads(weights: &[u32]) -> Vec<Load> {
-        weights
-            .iter()
-            .map(|&weight| Load { outstanding_bytes: 0, rate: u64::from(weight), weight })
-            .collect()
+        weights.iter().map(|&weight| Load::new(weight, weight.into())).collect()
     }
 
     fn split(policy: Policy, weights: &[u32], pieces: usize, bytes: u64) -> Vec<u64> {

@@ -13,7 +13,7 @@ use sq_cq::{Bell, Handle};
 use crate::budget::{Budget, Claim};
 use crate::clock::Clock;
 use crate::config::EngineConfig;
-use crate::health::RailState;
+use crate::health::{RailMarks, RailState};
 use crate::mail::{Inbox, SOURCE_CONTROL};
 use crate::object::ObjectInner;
 use crate::places::Places;
@@ -185,6 +185,8 @@ pub(crate) struct Shared {
     pub(crate) staging: Box<[Staging]>,
     pub(crate) places: Places,
     pub(crate) impound: Arc<Impound>,
+    /// How the rails stand, in a word for all.
+    pub(crate) marks: Arc<RailMarks>,
     pieces: Budget,
     bytes: Budget,
     claim: Claim,
@@ -225,6 +227,7 @@ pub(crate) struct SharedParts {
     pub(crate) staging: Box<[Staging]>,
     pub(crate) places: Places,
     pub(crate) impound: Arc<Impound>,
+    pub(crate) marks: Arc<RailMarks>,
 }
 
 impl Shared {
@@ -243,6 +246,7 @@ impl Shared {
             staging: parts.staging,
             places: parts.places,
             impound: parts.impound,
+            marks: parts.marks,
             pieces: Budget::new(pieces),
             bytes: Budget::new(limits.bytes_max),
             claim: Claim::default(),

@@ -111,6 +111,17 @@ impl<T> Slab<T> {
         Ok(Id { slot, generation: entry.generation, of: PhantomData })
     }
 
+    /// Inserts where the caller saw room.
+    #[inline]
+    pub(crate) fn put(&mut self, value: T) -> Id<T> {
+        let slot = self.free;
+        let entry = &mut self.entries[slot as usize];
+        self.free = entry.next_free;
+        entry.value = Some(value);
+        self.len += 1;
+        Id { slot, generation: entry.generation, of: PhantomData }
+    }
+
     #[inline]
     pub(crate) fn get_mut(&mut self, id: Id<T>) -> Option<&mut T> {
         match self.entries.get_mut(id.slot as usize) {
@@ -151,6 +162,18 @@ impl<T> Slab<T> {
         self.free = slot;
         self.len -= 1;
         value
+    }
+
+    /// As [`Slab::remove_at`], for a value that nobody needs any more: it is dropped where it lies.
+    #[inline]
+    pub(crate) fn free_at(&mut self, slot: u32) {
+        let entry = &mut self.entries[slot as usize];
+        debug_assert!(entry.value.is_some(), "a link names a taken slot");
+        entry.value = None;
+        entry.generation = entry.generation.wrapping_add(1);
+        entry.next_free = self.free;
+        self.free = slot;
+        self.len -= 1;
     }
 
     /// Slots that are taken; for shutting down, never on the data path.

@@ -5,7 +5,7 @@ use std::fmt;
 
 use railring_transport::Nanos;
 
-use crate::stats::Counter;
+use crate::stats::{Counter, HomeCounters};
 use crate::trace::TraceStages;
 
 /// Reads of about one size.
@@ -193,22 +193,47 @@ impl Laps {
     }
 }
 
-impl ClassCounters {
+/// What reads of one piece that ended in a turn have taken; told to the counters once per turn.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    classes: [ClassStats; CLASSES],
+}
+
+impl Tally {
     /// A read of one piece has ended.
     #[inline]
-    pub(crate) fn record_one(
-        classes: &[ClassCounters; CLASSES],
-        bytes: u64,
-        [pushed, begun, now]: [Nanos; 3],
-        on_disk: bool,
-    ) {
-        let class = &classes[ReadClass::index(bytes)];
-        class.reads.add(1);
-        class.bytes.add(bytes);
-        class.wall.add(now.since(pushed));
-        class.scheduling.add(begun.since(pushed));
-        let transfer = if on_disk { &class.disk } else { &class.wire };
-        transfer.add(now.since(begun));
+    pub(crate) fn record(&mut self, bytes: u64, [pushed, begun, now]: [Nanos; 3], on_disk: bool) {
+        let class = &mut self.classes[ReadClass::index(bytes)];
+        class.reads += 1;
+        class.bytes += bytes;
+        class.wall_ns += now.since(pushed);
+        class.scheduling_ns += begun.since(pushed);
+        let transfer = if on_disk { &mut class.disk_ns } else { &mut class.wire_ns };
+        *transfer += now.since(begun);
+    }
+
+    /// Before their CQEs are published, so that whoever has seen all of those sees all of this.
+    #[inline]
+    pub(crate) fn settle(&mut self, poller: &HomeCounters) {
+        for (tally, counters) in self.classes.iter_mut().zip(&poller.classes) {
+            if tally.reads > 0 {
+                let ended = std::mem::take(tally);
+                poller.reads.add(ended.reads);
+                poller.stripes.add(ended.reads);
+                counters.add(&ended);
+            }
+        }
+    }
+}
+
+impl ClassCounters {
+    fn add(&self, ended: &ClassStats) {
+        self.reads.add(ended.reads);
+        self.bytes.add(ended.bytes);
+        self.wall.add(ended.wall_ns);
+        self.scheduling.add(ended.scheduling_ns);
+        self.wire.add(ended.wire_ns);
+        self.disk.add(ended.disk_ns);
     }
 
     /// A read has ended.

@@ -55,6 +55,7 @@ impl Default for Histogram {
     }
 }
 
+#[inline]
 fn bucket_of(value: u64) -> usize {
     if value < STEPS as u64 {
         return usize::try_from(value).expect("below 8");

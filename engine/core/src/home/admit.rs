@@ -26,22 +26,29 @@ impl Home {
     fn serve(&mut self, ring: usize, now: Nanos, courier: &mut impl Courier) -> bool {
         let mut any = self.uncork(ring, now, courier);
         let mut drained = false;
+        let mut solos = self.solos_max(ring);
         for _ in 0..ADMIT_PER_RING {
-            if self.reads_are_full() {
+            if solos == 0 && self.reads_are_full() {
                 break; // It stays ready.
             }
-            let popped = self.seats[ring].as_mut().and_then(|seat| seat.end.pop());
-            let Some((sqe, permit, attached)) = popped else {
+            let Some(seat) = &mut self.seats[ring] else {
                 drained = true;
                 break;
             };
-            if let Some(seat) = &mut self.seats[ring] {
-                seat.in_progress += 1;
-            }
+            let Some((sqe, permit, attached)) = seat.end.pop() else {
+                drained = true;
+                break;
+            };
+            seat.in_progress += 1;
             any = true;
-            if let Err((permit, attached)) = self.begin_solo(ring, &sqe, permit, attached, courier)
+            if solos > 0
+                && let Some(way) = self.solo_way(&sqe, &permit, &attached)
             {
+                solos -= 1;
+                self.begin_solo(ring, way, &sqe, permit, attached, courier);
+            } else {
                 self.begin(ring, &sqe, permit, attached, now, courier);
+                solos = self.solos_max(ring);
             }
         }
         let corks = self.seats[ring].as_ref().is_some_and(|seat| seat.corked.len() > 0);

@@ -263,12 +263,9 @@ impl Home {
     }
 
     /// Those of `rails` that a piece may wait for: up, or about to be known again.
+    #[inline]
     pub(super) fn usable(&self, rails: RailMask) -> RailMask {
-        let shut = rails
-            .iter()
-            .filter(|&rail| !self.shared.rails[rail].state.get().takes_pieces())
-            .fold(RailMask::default(), |shut, rail| shut.with(RailMask::of(rail)));
-        rails.without(shut)
+        rails.and(self.shared.marks.open())
     }
 
     /// Picks a rail for `bytes`. One that waits for a probe is given one piece; what would have to

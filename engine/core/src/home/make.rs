@@ -10,9 +10,11 @@ use super::queue::Queue;
 use super::{Feed, HashCursor, Home, QUOTA, Rules, STAGED_MAX, cut, starve};
 use crate::config::EngineConfig;
 use crate::health::Standing;
+use crate::plan::CutRules;
 use crate::schedule::{Load, RailMask, Scheduler};
 use crate::shared::Shared;
 use crate::slab::{List, NONE, Slab};
+use crate::stages::Tally;
 use crate::staging::Staging;
 use crate::tables::TableCache;
 use crate::wheel::Wheel;
@@ -49,7 +51,10 @@ impl Home {
             shared_bytes_max: cut::shared_bytes_max(&shared.config, rails),
             attempts_max: config.attempts_max,
             patience_ns: starve::patience_ns(config),
+            grain: CutRules::grain_of(1, alignment),
+            solo_bytes_max: 0,
         };
+        let rules = Rules { solo_bytes_max: rules.whole_bytes_max(), ..rules };
         let feed = |rail: &RailFacts| Feed {
             staged: Queue::default(),
             waiters: List::default(),
@@ -63,7 +68,7 @@ impl Home {
             standing: Standing::Up,
             starves_since: Nanos::NEVER,
         };
-        let load = |rail: &RailFacts| Load { outstanding_bytes: 0, rate: 1, weight: rail.weight };
+        let load = |rail: &RailFacts| Load::new(rail.weight, 1);
         let words = (config.rings_max as usize).div_ceil(64);
         Home {
             index,
@@ -94,6 +99,7 @@ impl Home {
             starved: false,
             draining: List::default(),
             stopping: false,
+            tally: Tally::default(),
             hashed_bytes: 0,
             now,
             shared,

@@ -32,6 +32,7 @@ use crate::object::ObjectInner;
 use crate::schedule::{Load, RailMask, Scheduler};
 use crate::shared::Shared;
 use crate::slab::{Id, List, NONE, Slab};
+use crate::stages::Tally;
 use crate::staging::Staging;
 use crate::tables::{TableCache, Ticket};
 use crate::wheel::Wheel;
@@ -141,6 +142,10 @@ struct Rules {
     attempts_max: u8,
     /// How long a piece may find no staging memory.
     patience_ns: u64,
+    /// What edges of direct pieces lie on, where no block must be whole for its proof.
+    grain: u64,
+    /// Longest piece that is not cut for rails to share it.
+    solo_bytes_max: u64,
 }
 
 impl Rules {
@@ -192,6 +197,8 @@ pub(crate) struct Home {
     draining: List<DRAINING>,
     /// The engine shuts down: reads that are still on a ring end as soon as they are admitted.
     stopping: bool,
+    /// What solos have brought in this turn.
+    tally: Tally,
     /// Bytes hashed since the turn began.
     pub(crate) hashed_bytes: u64,
     /// The time of the present turn.
@@ -365,12 +372,13 @@ impl Home {
                 0 => unit.saturating_mul(self.loads[rail].weight.into()),
                 rate => rate,
             };
-            self.loads[rail].rate = rate.max(1);
+            self.loads[rail].set_rate(rate);
         }
     }
 
     /// Passes what was ended to the callers: one publication per ring and turn.
     pub(crate) fn publish(&mut self) {
+        self.tally.settle(&self.shared.desks[usize::from(self.index)].counters);
         for word in 0..self.unpublished.len() {
             let mut bits = std::mem::take(&mut self.unpublished[word]);
             while bits != 0 {

@@ -8,18 +8,15 @@
 
 use railring_dma::Part;
 use railring_transport::Nanos;
-use sq_cq::{Cqe, CqeFields, Opcode, Permit, Sqe, SqeFlags, Status};
+use sq_cq::{Cqe, CqeFields, Opcode, Permit, Proof, Sqe, SqeFlags, Status};
 
-use super::{
-    Attached, Courier, Home, Piece, PieceKind, PieceState, Read, Stripe, Verify, proof_of,
-};
-use crate::health::Standing;
+use super::{Attached, Courier, Home, Piece, PieceKind, PieceState, Read, Stripe, Verify};
 use crate::mail::{Done, Hash, News, Order};
 use crate::memory::{Memory, Returned};
-use crate::plan::{CutRules, PieceShape, Way};
-use crate::schedule::{Policy, RailMask};
+use crate::object::{ObjectInner, Path};
+use crate::plan::{PieceShape, Way};
+use crate::schedule::{Policy, RailMask, least_loaded};
 use crate::slab::{Id, NONE};
-use crate::stages::ClassCounters;
 
 /// In a ring's table of reads, marks the slot of a solo.
 pub(super) const SOLO: u32 = 1 << 31;
@@ -29,180 +26,179 @@ pub(super) const SOLO: u32 = 1 << 31;
 pub(crate) struct Solo {
     permit: Option<Permit>,
     user_data: u64,
-    object: u32,
-    ring: u16,
-    stripe: u16,
+    /// The wanted bytes begin here in the stripe.
     from: u64,
-    to: u64,
-    verify: Verify,
+    bytes: u64,
+    /// Of the stripe, if all of it is wanted and it has one.
+    checksum: u64,
     pushed_at: Nanos,
     begun_at: Nanos,
-    flags: SqeFlags,
-    rail: u8,
+    object: u32,
     /// The piece it was promoted to.
     promoted: u32,
+    ring: u16,
+    stripe: u16,
+    flags: SqeFlags,
+    rail: u8,
+    /// By its checksum.
+    verified: bool,
 }
 
 /// What the short way needs to know of a read before it takes it.
-struct Cut {
+pub(super) struct SoloWay {
     stripe: u32,
     from: u64,
-    to: u64,
-    verify: Verify,
+    checksum: u64,
+    verified: bool,
+    rail: usize,
+    path: Path,
+}
+
+impl Solo {
+    fn verify(&self) -> Verify {
+        if self.verified { Verify::Whole(self.checksum) } else { Verify::Nothing }
+    }
 }
 
 impl Home {
-    /// Takes an SQE the short way, or gives everything back for the long one.
+    /// How many reads of a ring may go the short way before anything else is looked at. A solo
+    /// keeps the room it would be promoted to.
+    pub(super) fn solos_max(&self, ring: usize) -> u32 {
+        let waits = self.stopping || self.hungry.is_some() || self.corks(ring);
+        if waits || self.caller_is_gone(ring) {
+            return 0;
+        }
+        let solos = self.solos.len();
+        let free = |used: u32, of: u32| of.saturating_sub(used + solos);
+        free(self.reads.len() - self.corked, self.reads_max)
+            .min(free(self.reads.len(), self.reads.capacity()))
+            .min(free(self.stripes.len(), self.stripes.capacity()))
+            .min(free(self.pieces.len(), self.pieces.capacity()))
+    }
+
+    /// The short way of a read, if it has one, with its room taken.
     #[inline]
-    pub(super) fn begin_solo(
+    pub(super) fn solo_way(
         &mut self,
-        ring: usize,
         sqe: &Sqe,
-        permit: Permit,
-        attached: Attached,
-        courier: &mut impl Courier,
-    ) -> Result<(), (Permit, Attached)> {
+        permit: &Permit,
+        attached: &Attached,
+    ) -> Option<SoloWay> {
+        let Memory::One(part) = &attached.memory else { return None };
         let plain = sqe.opcode() == Opcode::ReadRange
             && sqe.get_deadline_ns() == 0
             && attached.token.is_none()
-            && !permit.is_cancelled()
-            && !self.stopping
-            && !self.corks(ring)
-            && !self.caller_is_gone(ring);
-        let (true, Memory::One(part)) = (plain, &attached.memory) else {
-            return Err((permit, attached));
-        };
-        let Some(way) = self.solo_way(sqe, part) else { return Err((permit, attached)) };
-        let Some(rail) = self.solo_rail(sqe.object().slot, way.stripe, part.len() as u64) else {
-            return Err((permit, attached));
-        };
-        let Attached { memory, token, pushed_at } = attached;
-        let Memory::One(part) = memory else { unreachable!("seen above") };
-        let read = permit.read_id();
-        let solo = Solo {
-            permit: Some(permit),
-            user_data: sqe.get_user_data(),
-            object: sqe.object().slot,
-            ring: ring as u16,
-            stripe: way.stripe as u16,
-            from: way.from,
-            to: way.to,
-            verify: way.verify,
-            pushed_at,
-            begun_at: self.now,
-            flags: sqe.get_flags(),
-            rail: rail as u8,
-            promoted: NONE,
-        };
-        let bytes = part.len() as u64;
-        match self.solos.insert(solo) {
-            Ok(id) => {
-                if let Some(seat) = &mut self.seats[ring] {
-                    seat.reads[read.slot as usize] = id.slot | SOLO;
-                }
-                self.order_solo(id, way, part, courier);
-                Ok(())
-            }
-            Err(solo) => {
-                self.shared.give_back_room(1, bytes);
-                let memory = Memory::One(part);
-                let permit = solo.permit.expect("put there above");
-                Err((permit, Attached { memory, token, pushed_at }))
-            }
+            && !permit.is_cancelled();
+        if !plain {
+            return None;
         }
-    }
-
-    /// Which stripe, and by what it is verified; `None` if it would not be one direct piece.
-    #[inline]
-    fn solo_way(&self, sqe: &Sqe, part: &Part) -> Option<Cut> {
         let object = self.objects.get(sqe.object().slot as usize)?.as_ref()?;
         let inner = &object.inner;
-        if inner.handle != sqe.object() {
-            return None;
-        }
         let (offset, bytes) = (sqe.offset(), sqe.len());
         let layout = &inner.layout;
-        if bytes == 0 || bytes > self.rules.whole_bytes_max() || bytes > layout.stripe_bytes {
+        if inner.handle != sqe.object() || bytes == 0 || bytes > self.rules.solo_bytes_max {
             return None;
         }
-        let stripe = (offset / layout.stripe_bytes) as u32;
-        if bytes > self.rules.shared_bytes_max && inner.rails(stripe).count() > 1 {
-            return None;
-        }
-        let from = offset - u64::from(stripe) * layout.stripe_bytes;
+        let (stripe, from) = layout.place(offset);
         let to = from + bytes;
-        let align = self.rules.alignment;
-        let grain = CutRules::grain_of(1, align);
+        // The range was found to be within the object when it was pushed.
+        let to_end = to == layout.stripe_bytes || offset + bytes == layout.size_bytes;
         let address = part.address().as_ptr() as u64;
-        if to > layout.stripe_bytes || (from | address) & (grain - 1) != 0 {
+        let align = u64::from(self.rules.alignment.length_bytes);
+        let ends = if to_end { align } else { self.rules.grain };
+        let uneven = (from | address) & (self.rules.grain - 1) | to & (ends - 1);
+        if to > layout.stripe_bytes || uneven != 0 {
             return None;
         }
-        let stripe_len = layout.stripe_len(stripe);
-        let ends = if to == stripe_len { u64::from(align.length_bytes) } else { grain };
-        if to & (ends - 1) != 0 {
+        let whole = from == 0 && to_end;
+        let sum = inner.placement.checksum(stripe);
+        let verified = sum.is_some() && !sqe.get_flags().contains(SqeFlags::SKIP_VERIFY);
+        if verified && !whole {
             return None;
         }
-        let verify = match inner.placement.checksum(stripe) {
-            None => Verify::Nothing,
-            Some(_) if sqe.get_flags().contains(SqeFlags::SKIP_VERIFY) => Verify::Nothing,
-            Some(sum) if from == 0 && to == stripe_len => Verify::Whole(sum),
-            Some(_) => return None,
+        let (rail, path) = match inner.only_path(stripe) {
+            Some(only) => only,
+            None => self.solo_choice(inner, stripe, bytes)?,
         };
-        Some(Cut { stripe, from, to, verify })
-    }
-
-    /// A rail that can take the piece at once, with its room taken.
-    #[inline]
-    fn solo_rail(&mut self, object: u32, stripe: u32, bytes: u64) -> Option<usize> {
-        if self.pieces_are_full() || self.stripes_are_full() {
-            return None;
-        }
-        let inner = &self.object(object).inner;
-        let reach = inner.rails(stripe);
-        let rail = if reach.count() == 1 {
-            reach.0.trailing_zeros() as usize
-        } else if self.scheduler.policy() == Policy::LeastLoaded {
-            let usable = self.usable(reach);
-            if usable.is_empty() {
-                return None;
-            }
-            self.scheduler.choose(usable, RailMask::default(), bytes, &self.loads)
-        } else {
-            return None; // These policies count what they choose: the long way, once.
-        };
-        if self.shared.rails[rail].state.get() != Standing::Up {
-            return None; // A probe, or nothing: the long way knows.
-        }
         let feed = &self.feeds[rail];
-        let room = feed.staged.len() == 0
+        let room = self.shared.marks.up().contains(rail)
+            && feed.staged.len() == 0
             && feed.waiters.len() == 0
             && feed.ordered < feed.ordered_max
             && (feed.ordered == 0
                 || feed.ordered_bytes.saturating_add(bytes) <= feed.ordered_bytes_max);
-        let room = room && self.hungry.is_none();
-        (room && self.shared.take_room(self.index, bytes)).then_some(rail)
+        if !room || !self.shared.take_room(self.index, bytes) {
+            return None;
+        }
+        let checksum = if whole { sum.unwrap_or(0) } else { 0 };
+        Some(SoloWay { stripe, from, checksum, verified, rail, path })
     }
 
+    /// The rail for a piece that several rails could take.
     #[inline]
-    fn order_solo(&mut self, id: Id<Solo>, way: Cut, part: Part, courier: &mut impl Courier) {
-        let solo = self.solos.at(id.slot);
-        let (rail, object) = (usize::from(solo.rail), solo.object);
-        let bytes = part.len() as u64;
+    fn solo_choice(&self, inner: &ObjectInner, stripe: u32, bytes: u64) -> Option<(usize, Path)> {
+        let reach = inner.rails(stripe);
+        // The other policies count what they choose: the long way, once.
+        let chooses = self.scheduler.policy() != Policy::LeastLoaded;
+        if reach.count() > 1 && (chooses || bytes > self.rules.shared_bytes_max) {
+            return None;
+        }
+        let up = reach.and(self.shared.marks.up());
+        // A probe may be due, or nothing is left: the long way knows.
+        if up.is_empty() || (up != reach && self.usable(reach) != up) {
+            return None;
+        }
+        let rail = least_loaded(up, bytes, &self.loads);
+        Some((rail, inner.path(stripe, rail, 0)?))
+    }
+
+    /// Gives a read to its rail.
+    #[inline]
+    pub(super) fn begin_solo(
+        &mut self,
+        ring: usize,
+        way: SoloWay,
+        sqe: &Sqe,
+        permit: Permit,
+        attached: Attached,
+        courier: &mut impl Courier,
+    ) {
+        let Attached { memory, token, pushed_at } = attached;
+        let Memory::One(part) = memory else { unreachable!("only such reads have a short way") };
+        debug_assert!(token.is_none());
+        std::mem::forget(token);
+        let SoloWay { stripe, from, checksum, verified, rail, path } = way;
+        let (read, bytes, object) = (permit.read_id(), sqe.len(), sqe.object().slot);
+        let id = self.solos.put(Solo {
+            permit: Some(permit),
+            user_data: sqe.get_user_data(),
+            from,
+            bytes,
+            checksum,
+            pushed_at,
+            begun_at: self.now,
+            object,
+            promoted: NONE,
+            ring: ring as u16,
+            stripe: stripe as u16,
+            flags: sqe.get_flags(),
+            rail: rail as u8,
+            verified,
+        });
+        if let Some(seat) = &mut self.seats[ring] {
+            seat.reads[read.slot as usize] = id.slot | SOLO;
+        }
+        if let Some(object) = &mut self.objects[object as usize] {
+            object.reads += 1;
+        }
         let feed = &mut self.feeds[rail];
         feed.ordered += 1;
         feed.ordered_bytes += bytes;
         self.loads[rail].outstanding_bytes += bytes;
-        let piece = self.solo_piece_id(id);
-        let object = self.objects[object as usize].as_mut().expect("seen above");
-        object.reads += 1;
-        let path = object.inner.path(way.stripe, rail, 0).expect("the rail reaches an owner");
-        let hash = match way.verify {
-            Verify::Whole(_) => Hash::Bytes(way.to),
-            _ => Hash::None,
-        };
-        let (target, offset) = (path.target, path.offset + way.from);
-        let order = Order { home: self.index, piece, target, offset, bytes_min: bytes, part, hash };
-        courier.order(rail, order);
+        let hash = if verified { Hash::Bytes(bytes) } else { Hash::None };
+        let (home, piece) = (self.index, self.solo_piece_id(id));
+        let (target, offset) = (path.target, path.offset + from);
+        courier.order(rail, Order { home, piece, target, offset, bytes_min: bytes, part, hash });
     }
 
     /// The id under which a solo's rail knows its piece.
@@ -211,21 +207,30 @@ impl Home {
         Id::new(self.pieces.capacity() + id.slot, id.generation)
     }
 
-    /// Takes a solo's news: it ends here if all is well.
+    /// Ends a solo of which all is well; `false` leaves any other news as it is.
     #[inline]
-    pub(super) fn receive_solo(&mut self, done: Done, now: Nanos, courier: &mut impl Courier) {
-        let slot = done.piece.slot - self.pieces.capacity();
+    pub(crate) fn end_solo(&mut self, done: &mut Done, now: Nanos) -> bool {
+        let pieces = self.pieces.capacity();
+        let News::Landed { hash } = done.news else { return false };
+        if done.piece.slot < pieces {
+            return false;
+        }
+        let slot = done.piece.slot - pieces;
         let solo = self.solos.at(slot);
-        if solo.promoted == NONE {
-            let good = match (&done.news, solo.verify) {
-                (News::Landed { hash }, Verify::Whole(sum)) => *hash == sum,
-                (News::Landed { .. }, _) => true,
-                _ => false,
-            };
-            if good {
-                self.finish_solo(slot, done.part, now);
-                return;
-            }
+        if solo.promoted != NONE || (solo.verified && solo.checksum != hash) {
+            return false;
+        }
+        self.finish_solo(slot, done.part.take(), now);
+        true
+    }
+
+    /// Takes a solo's news: it ends here if all is well.
+    pub(super) fn receive_solo(&mut self, mut done: Done, now: Nanos, courier: &mut impl Courier) {
+        if self.end_solo(&mut done, now) {
+            return;
+        }
+        let slot = done.piece.slot - self.pieces.capacity();
+        if self.solos.at(slot).promoted == NONE {
             self.promote(slot);
         }
         let promoted = self.solos.remove_at(slot).promoted;
@@ -236,54 +241,41 @@ impl Home {
 
     #[inline]
     fn finish_solo(&mut self, slot: u32, part: Option<Part>, now: Nanos) {
-        let solo = self.solos.remove_at(slot);
-        let bytes = solo.to - solo.from;
-        let rail = usize::from(solo.rail);
-        let feed = &mut self.feeds[rail];
-        feed.ordered -= 1;
-        feed.ordered_bytes -= bytes;
-        let on_disk = feed.is_disk;
-        self.loads[rail].outstanding_bytes -= bytes;
-        self.shared.give_back_room(1, bytes);
-        let counters = &self.shared.desks[usize::from(self.index)].counters;
-        counters.stripes.add(1);
-        counters.reads.add(1);
-        let times = [solo.pushed_at, solo.begun_at, now];
-        ClassCounters::record_one(&counters.classes, bytes, times, on_disk);
-        let object = self.objects[solo.object as usize].as_mut().expect("kept by its reads");
-        object.reads -= 1;
-        let closing = object.closing;
-        let checksum = match solo.verify {
-            Verify::Whole(sum) => sum,
-            _ if solo.from == 0 => {
-                let inner = &object.inner;
-                let whole = solo.to == inner.layout.stripe_len(solo.stripe.into());
-                let sum = inner.placement.checksum(solo.stripe.into());
-                if whole { sum.unwrap_or(0) } else { 0 }
-            }
-            _ => 0,
-        };
-        if closing {
-            self.let_go(solo.object);
-        }
+        let solo = self.solos.at(slot);
+        let permit = solo.permit.take();
+        let (ring, rail, bytes, object) = (solo.ring, solo.rail, solo.bytes, solo.object);
         let fields = CqeFields {
             user_data: solo.user_data,
             status: Status::OK,
             read_status: Status::OK,
             stripe: solo.stripe,
-            rail: Some(solo.rail),
+            rail: Some(rail),
             attempts: 1,
             internal: false,
-            proof: proof_of(solo.verify),
+            proof: if solo.verified { Proof::Stripe } else { Proof::None },
             bytes,
-            checksum,
+            checksum: solo.checksum,
             total_bytes: bytes,
             failed_stripes: 0,
             latency_ns: now.since(solo.pushed_at),
             bad_block: None,
         };
-        let Some(permit) = solo.permit else { return };
-        let Some(seat) = &mut self.seats[usize::from(solo.ring)] else {
+        let times = [solo.pushed_at, solo.begun_at, now];
+        self.solos.free_at(slot);
+        let feed = &mut self.feeds[usize::from(rail)];
+        feed.ordered -= 1;
+        feed.ordered_bytes -= bytes;
+        self.tally.record(bytes, times, feed.is_disk);
+        self.loads[usize::from(rail)].outstanding_bytes -= bytes;
+        self.shared.give_back_room(1, bytes);
+        if let Some(seat) = &mut self.objects[object as usize] {
+            seat.reads -= 1;
+            if seat.closing {
+                self.let_go(object);
+            }
+        }
+        let Some(permit) = permit else { return };
+        let Some(seat) = &mut self.seats[usize::from(ring)] else {
             permit.abandon();
             return;
         };
@@ -297,7 +289,7 @@ impl Home {
             return;
         }
         seat.end.finish(permit, Cqe::new(&fields), Returned { part, lead_bytes: 0, list: None });
-        self.mark_unpublished(solo.ring);
+        self.mark_unpublished(ring);
     }
 
     /// Turns a solo into the read, stripe and piece it stands for. Room for them was kept.
@@ -305,8 +297,8 @@ impl Home {
         let id = self.solos.id_of(slot);
         let alias = self.solo_piece_id(id);
         let solo = self.solos.at(slot);
-        let (from, to, stripe, rail) = (solo.from, solo.to, solo.stripe, solo.rail);
-        let (verify, object, ring) = (solo.verify, solo.object, solo.ring);
+        let (from, to, stripe, rail) = (solo.from, solo.from + solo.bytes, solo.stripe, solo.rail);
+        let (verify, object, ring) = (solo.verify(), solo.object, solo.ring);
         let Some(permit) = solo.permit.take() else {
             return self.stripes.peek(self.pieces.peek(solo.promoted).stripe).read;
         };
