@@ -1,6 +1,7 @@
 //! One type for the links of all transports, so that one engine can mix them.
 
 use std::os::fd::BorrowedFd;
+use std::time::Duration;
 
 use railring_file::FileLink;
 use railring_sim::NullLink;
@@ -78,6 +79,14 @@ impl Link for AnyLink {
 
     fn next_event(&self) -> Option<Nanos> {
         each!(self, link => link.next_event())
+    }
+
+    fn sleep(&mut self, bell: BorrowedFd<'_>, at_most: Option<Duration>) -> Option<()> {
+        each!(self, link => link.sleep(bell, at_most))
+    }
+
+    fn can_sleep(&self) -> bool {
+        each!(self, link => link.can_sleep())
     }
 
     fn stats(&self) -> LinkStats {

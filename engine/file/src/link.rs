@@ -3,6 +3,7 @@
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use railring_transport::{
     Alignment, Completion, Link, LinkLimits, LinkStats, Nanos, Refused, WorkRequest, WrId,
@@ -252,6 +253,20 @@ impl Link for FileLink {
         match &mut self.engine {
             Engine::Ring(link) => link.arm(),
             Engine::Workers(link) => link.arm(),
+        }
+    }
+
+    fn sleep(&mut self, bell: BorrowedFd<'_>, at_most: Option<Duration>) -> Option<()> {
+        match &mut self.engine {
+            Engine::Ring(link) => link.sleep(bell, at_most),
+            Engine::Workers(_) => None,
+        }
+    }
+
+    fn can_sleep(&self) -> bool {
+        match &self.engine {
+            Engine::Ring(link) => link.can_sleep(),
+            Engine::Workers(_) => false,
         }
     }
 

@@ -1,6 +1,8 @@
 //! The link over `io_uring`: reads pushed into a ring, completions judged as they are popped.
 
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use railring_dma::Part;
 use railring_transport::{Completion, LinkLimits, LinkStats, Outcome, Refused, WorkRequest, WrId};
@@ -66,7 +68,7 @@ impl RingLink {
         self.uring.entries()
     }
 
-    pub(crate) fn event_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+    pub(crate) fn event_fd(&self) -> BorrowedFd<'_> {
         self.uring.fd()
     }
 
@@ -196,6 +198,17 @@ impl RingLink {
 
     pub(crate) fn arm(&mut self) -> bool {
         !self.bell_due && !self.uring.has_completions()
+    }
+
+    /// Waits in the call that hands over what was pushed.
+    pub(crate) fn sleep(&mut self, bell: BorrowedFd<'_>, at_most: Option<Duration>) -> Option<()> {
+        let slept = self.uring.sleep(bell, at_most).then_some(());
+        self.bell_due |= self.uring.has_uncommitted();
+        slept
+    }
+
+    pub(crate) fn can_sleep(&self) -> bool {
+        self.uring.can_sleep()
     }
 
     pub(crate) fn stats(&self) -> LinkStats {

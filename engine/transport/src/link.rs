@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
+use std::time::Duration;
 
 use railring_dma::Part;
 use sq_cq::Status;
@@ -243,6 +244,20 @@ pub trait Link: Send {
     /// poller must not sleep.
     fn arm(&mut self) -> bool {
         true
+    }
+
+    /// Sleeps until `reap` may have something to do, `bell` is readable, or `at_most` has passed
+    /// (without it, for ever), and hands over what is queued in the same system call. For a poller
+    /// that armed this link and sleeps for no other. `None`: it did not sleep and cannot; the
+    /// poller waits for the descriptor.
+    fn sleep(&mut self, bell: BorrowedFd<'_>, at_most: Option<Duration>) -> Option<()> {
+        let _ = (bell, at_most);
+        None
+    }
+
+    /// Whether [`Link::sleep`] is likely to sleep, so that a doorbell may be left to it.
+    fn can_sleep(&self) -> bool {
+        false
     }
 
     /// When `reap` will next have something to do, where the link itself knows (virtual time).

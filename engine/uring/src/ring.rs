@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use io_uring::{opcode, squeue, types};
+use io_uring::{cqueue, opcode, squeue, types};
 
 use crate::bytes::StableBytes;
 use crate::create::{self, RingError, RingOptions};
@@ -17,6 +17,9 @@ use crate::tables::{Shared, Tables};
 
 /// The user data of cancels: its row is beyond any table.
 const CANCEL_KEY: u64 = u64::MAX;
+
+/// The user data of the watch on the poller's bell.
+const BELL_KEY: u64 = u64::MAX - 1;
 
 /// Doorbells in a row that the kernel may answer with EAGAIN, EBUSY or EINTR before the ring is
 /// given up: at one a microsecond, a second of a kernel that has no memory at all. A read has a
@@ -37,6 +40,16 @@ pub struct RingStats {
     pub doorbells_refused: u64,
     /// Completions of reads that are not in flight.
     pub stale: u64,
+}
+
+/// Whether the kernel tells this ring of the poller's bell, for [`Uring::sleep`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Watch {
+    /// It was not asked yet, or does not tell any more.
+    Off,
+    On,
+    /// It cannot: no timeouts of waits (Linux 5.11), or no lasting watches (5.13).
+    Unknown,
 }
 
 /// What is kept for a read in flight.
@@ -67,6 +80,7 @@ pub struct Uring<B: StableBytes, E> {
     kept_back: Vec<(u64, i32)>,
     refused_in_a_row: u32,
     broken: Option<i32>,
+    watch: Watch,
     stats: RingStats,
     notes: Vec<String>,
 }
@@ -78,6 +92,7 @@ impl<B: StableBytes, E> Uring<B, E> {
     /// There is no usable `io_uring`; the cause is named.
     pub fn new(options: &RingOptions) -> Result<Self, RingError> {
         let create::Created { ring, entries, mut notes } = create::create(options)?;
+        let watch = if ring.params().is_feature_ext_arg() { Watch::Off } else { Watch::Unknown };
         let shared = Shared::new(ring, options.file_slots, options.buffer_slots, &mut notes);
         Ok(Uring {
             in_flight: InFlight::new(entries),
@@ -90,6 +105,7 @@ impl<B: StableBytes, E> Uring<B, E> {
             kept_back: Vec::with_capacity(entries as usize),
             refused_in_a_row: 0,
             broken: None,
+            watch,
             stats: RingStats::default(),
             notes,
         })
@@ -321,10 +337,71 @@ impl<B: StableBytes, E> Uring<B, E> {
     }
 
     fn next_completion(&mut self) -> Option<(u64, i32)> {
-        // SAFETY: the queue of this ring is only made in methods of this type, which hold `self`
-        // exclusively, and is dropped at the end of this one.
-        let mut completions = unsafe { self.tables.shared.ring.0.completion_shared() };
-        completions.next().map(|entry| (entry.user_data(), entry.result()))
+        loop {
+            // SAFETY: the queue of this ring is only made in methods of this type, which hold
+            // `self` exclusively, and is dropped at the end of this statement.
+            let entry = unsafe { self.tables.shared.ring.0.completion_shared() }.next()?;
+            if entry.user_data() != BELL_KEY {
+                return Some((entry.user_data(), entry.result()));
+            }
+            if entry.result() < 0 {
+                self.watch = Watch::Unknown;
+            } else if !cqueue::more(entry.flags()) {
+                self.watch = Watch::Off;
+            }
+        }
+    }
+
+    /// Whether [`Uring::sleep`] would sleep, as far as is known.
+    #[must_use]
+    pub fn can_sleep(&self) -> bool {
+        self.watch != Watch::Unknown && self.broken.is_none() && self.injector.is_none()
+    }
+
+    /// Hands over what was pushed, and in the same call waits until there is a completion, `bell`
+    /// is raised, or `at_most` has passed (without it, for ever). Signals end it early. `false`: it
+    /// did not sleep; wait for the descriptor instead. `bell` is an eventfd, the same each time. A
+    /// raise that came before the call is seen only if it left `bell` unwatched: look for it after
+    /// saying that you sleep, and before this.
+    pub fn sleep(&mut self, bell: BorrowedFd<'_>, at_most: Option<Duration>) -> bool {
+        let waiting = self.submission().len();
+        if !self.can_sleep() || (self.watch == Watch::Off && !self.watch(bell)) {
+            return false;
+        }
+        let timeout = at_most.map(types::Timespec::from);
+        let args = match &timeout {
+            Some(timeout) => types::SubmitArgs::new().timespec(timeout),
+            None => types::SubmitArgs::new(),
+        };
+        // A mere sleep is no doorbell.
+        self.stats.syscalls += u64::from(waiting > 0);
+        match self.tables.shared.ring.0.submitter().submit_with_args(1, &args) {
+            Ok(taken) => {
+                self.refused_in_a_row = 0;
+                self.stats.doorbells += u64::from(waiting > 0 && taken > 0);
+            }
+            Err(error) => match error.raw_os_error().unwrap_or(libc::EIO) {
+                // What was taken before the sleep is told as success.
+                libc::ETIME | libc::EINTR => {}
+                errno if waiting > 0 => self.refused(errno),
+                _ => self.watch = Watch::Unknown,
+            },
+        }
+        true
+    }
+
+    /// Asks the kernel to complete something here whenever `bell` is raised. `false`: not now.
+    fn watch(&mut self, bell: BorrowedFd<'_>) -> bool {
+        const READABLE: u32 = libc::POLLIN as u32;
+        let entry = opcode::PollAdd::new(types::Fd(bell.as_raw_fd()), READABLE).multi(true);
+        let entry = entry.build().user_data(BELL_KEY);
+        // SAFETY: a watch writes no memory, and holds its file itself.
+        if unsafe { self.submission().push(&entry) }.is_err() {
+            return false;
+        }
+        self.pushed = self.pushed.wrapping_add(1);
+        self.watch = Watch::On;
+        true
     }
 
     /// Whether [`Uring::pop`] may have something. No system call.

@@ -59,6 +59,8 @@ pub(crate) struct Used {
 const REAP_PER_TURN: u32 = 256;
 /// Doorbells of one turn on a rail: for what was staged, and for what timers let go on.
 const DOORBELLS_PER_TURN: u32 = 2;
+/// Looks of one turn at a rail: before anything goes out, and behind the doorbell.
+const LOOKS_PER_TURN: u32 = 2;
 
 impl Used {
     /// What a turn did more often than it may, if it did.
@@ -68,7 +70,7 @@ impl Used {
             // Only what came back makes room.
             ("queued to", queued, window_wrs + reaped),
             ("rang", doorbells, DOORBELLS_PER_TURN),
-            ("looked at", looks, 1),
+            ("looked at", looks, LOOKS_PER_TURN),
             ("took completions of", reaped, REAP_PER_TURN),
         ];
         let over = limits.into_iter().find(|(_, is, most)| is > most)?;

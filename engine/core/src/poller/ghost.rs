@@ -184,6 +184,7 @@ impl<L: Link> Port<L> {
             self.list_the_unlisted(Status::ENGINE_FAILED, now);
         }
         self.call_all_back(Status::ENGINE_FAILED, now);
+        self.end_turn();
         self.reap(now, REAP_PER_TURN);
         while let Some(reaped) = self.reaped.pop_front() {
             if let Some(news) = self.settle(reaped, now) {

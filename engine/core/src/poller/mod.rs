@@ -15,6 +15,7 @@ use sq_cq::{Bell, Handle, Status};
 use crate::home::{CallerSide, Courier, Home, Piece, RingEnd};
 use crate::mail::{Mail, Order, SOURCE_CONTROL, SOURCE_MAIL, SOURCE_RINGS};
 use crate::object::ObjectInner;
+use crate::schedule::RailMask;
 use crate::shared::{Desk, Shared, lock};
 use crate::slab::Id;
 
@@ -86,10 +87,14 @@ pub(crate) struct Poller<L> {
     ports: Vec<Port<L>>,
     /// The port of each rail, for rails of this poller.
     local: Vec<Option<usize>>,
+    /// Ports that are not still, by their index: what others there are costs nothing.
+    awake: RailMask,
     life: Life,
     turns: u64,
     /// What came last in a turn may let stages before it go on: the next turn is due at once.
     restless: bool,
+    /// The caller sleeps after this turn: that rings the doorbell, where a link can.
+    sleeps_next: bool,
     /// The first rail to be reaped: rotates, so that no rail is always last.
     first_port: usize,
     /// The last turn, if something was under way after it; else `NEVER`.
@@ -104,6 +109,7 @@ struct Post<'a, L> {
     now: Nanos,
     ports: &'a mut [Port<L>],
     local: &'a [Option<usize>],
+    awake: &'a mut RailMask,
     shared: &'a Shared,
 }
 
@@ -111,7 +117,10 @@ impl<L: Link> Courier for Post<'_, L> {
     #[inline]
     fn order(&mut self, rail: usize, order: Order) {
         match self.local[rail] {
-            Some(port) => self.ports[port].accept(order, self.now),
+            Some(port) => {
+                *self.awake = self.awake.with(RailMask::of(port));
+                self.ports[port].accept(order, self.now);
+            }
             None => self.mail(rail, |rail| Mail::Order { rail, order }),
         }
     }
@@ -119,7 +128,10 @@ impl<L: Link> Courier for Post<'_, L> {
     fn cancel(&mut self, rail: usize, piece: Id<Piece>) {
         let home = self.index;
         match self.local[rail] {
-            Some(port) => self.ports[port].cancel(home, piece, self.now),
+            Some(port) => {
+                *self.awake = self.awake.with(RailMask::of(port));
+                self.ports[port].cancel(home, piece, self.now);
+            }
             None => self.mail(rail, |rail| Mail::Cancel { rail, home, piece }),
         }
     }
@@ -140,6 +152,7 @@ macro_rules! post {
             now: $now,
             ports: &mut $poller.ports,
             local: &$poller.local,
+            awake: &mut $poller.awake,
             shared: &$poller.shared,
         }
     };
@@ -153,8 +166,10 @@ impl<L: Link> Poller<L> {
             local[usize::from(port.rail)] = Some(at);
         }
         let bell = Arc::clone(&desk.bell);
+        let awake = RailMask::default();
         let (life, turns, restless, first_port) = (Life::Running, 0, false, 0);
         let (busy_since, hashed_bytes) = (Nanos::NEVER, 0);
+        let sleeps_next = false;
         Poller {
             index,
             shared,
@@ -163,9 +178,11 @@ impl<L: Link> Poller<L> {
             home,
             ports,
             local,
+            awake,
             life,
             turns,
             restless,
+            sleeps_next,
             first_port,
             busy_since,
             hashed_bytes,
@@ -195,10 +212,13 @@ impl<L: Link> Poller<L> {
         worked |= self.home.drain(now);
         worked |= self.home.admit(now, &mut post!(self, now));
         worked |= self.stage(now);
-        self.commit(now);
+        if self.commit(now) {
+            worked |= self.reap_at_once(now);
+        }
         self.restless = self.timers(now) | self.home.has_starved() | self.spread_changes();
         worked |= self.restless;
         self.home.publish();
+        self.end_turn_of_ports();
         self.account(now);
         self.count(worked);
         if worked { Progress::Worked } else { Progress::Idle }
@@ -224,11 +244,20 @@ impl<L: Link> Poller<L> {
 
     /// Whether nothing is under way here and nobody has called: most turns of an idle engine.
     #[inline]
-    fn is_still(&self) -> bool {
-        !self.restless
-            && !self.bell.any_ready()
-            && self.home.is_still()
-            && self.ports.iter().all(Port::is_still)
+    pub(crate) fn is_still(&self) -> bool {
+        !self.restless && !self.bell.any_ready() && self.awake.is_empty() && self.home.is_still()
+    }
+
+    /// Whatever gives a port something to do wakes it; here those with nothing fall asleep.
+    #[inline]
+    fn end_turn_of_ports(&mut self) {
+        for at in self.awake.iter() {
+            self.hashed_bytes += self.ports[at].hashed_bytes;
+            self.ports[at].end_turn();
+            if self.ports[at].is_still() {
+                self.awake = self.awake.without(RailMask::of(at));
+            }
+        }
     }
 
     /// Control messages, mail of other pollers, and which rings have something.
@@ -276,6 +305,7 @@ impl<L: Link> Poller<L> {
 
     fn enable(&mut self, rail: usize, on: bool) {
         if let Some(port) = self.local[rail] {
+            self.awake = self.awake.with(RailMask::of(port));
             self.ports[port].enable(on);
         }
     }
@@ -291,11 +321,13 @@ impl<L: Link> Poller<L> {
             match mail {
                 Mail::Order { rail, order } => {
                     if let Some(port) = self.local[usize::from(rail)] {
+                        self.awake = self.awake.with(RailMask::of(port));
                         self.ports[port].accept(order, now);
                     }
                 }
                 Mail::Cancel { rail, home, piece } => {
                     if let Some(port) = self.local[usize::from(rail)] {
+                        self.awake = self.awake.with(RailMask::of(port));
                         self.ports[port].cancel(home, piece, now);
                     }
                 }
@@ -307,29 +339,45 @@ impl<L: Link> Poller<L> {
     /// Completions become news for their homes; those of this poller are told at once.
     fn reap(&mut self, now: Nanos) -> bool {
         let mut any = false;
-        let ports = self.ports.len();
-        for step in 0..ports {
-            let at = (self.first_port + step) % ports;
-            let port = &mut self.ports[at];
-            port.hashed_bytes = 0;
-            if port.has_flights() {
-                any |= port.reap(now, REAP_PER_TURN) > 0;
-            }
-            while self.ports[at].hashed_bytes + self.home.hashed_bytes < HASH_BYTES_PER_TURN {
-                let Some(reaped) = self.ports[at].reaped.pop_front() else { break };
-                any = true;
-                match self.ports[at].settle(reaped, now) {
-                    Some((home, done)) => self.tell(home, done, now),
-                    // Impounded memory came back, perhaps somebody's staging.
-                    None => self.shared.feed_starving(),
-                }
-            }
-            self.hashed_bytes += self.ports[at].hashed_bytes;
-            any |= self.tell_news(at, now);
+        for at in self.awake.iter_from(self.first_port) {
+            any |= self.collect(at, now);
             self.ports[at].post_backlog(now);
         }
-        self.first_port = if ports > 1 { (self.first_port + 1) % ports } else { 0 };
+        self.first_port += 1;
+        if self.first_port >= self.ports.len() {
+            self.first_port = 0;
+        }
         any
+    }
+
+    /// What came back while it was handed over, as from a page cache, ends in the turn that began
+    /// it.
+    fn reap_at_once(&mut self, now: Nanos) -> bool {
+        let mut any = false;
+        for at in self.awake.iter() {
+            any |= self.collect(at, now);
+        }
+        any
+    }
+
+    fn collect(&mut self, at: usize, now: Nanos) -> bool {
+        let port = &mut self.ports[at];
+        let mut any = port.has_flights() && port.reap(now, REAP_PER_TURN) > 0;
+        while self.ports[at].hashed_bytes + self.home.hashed_bytes < HASH_BYTES_PER_TURN {
+            let Some(reaped) = self.ports[at].reaped.pop_front() else { break };
+            any = true;
+            match self.ports[at].settle(reaped, now) {
+                Some((home, mut done)) => {
+                    let here = home == self.index;
+                    if !(here && self.home.end_solo(&mut done, now)) {
+                        self.tell(home, done, now);
+                    }
+                }
+                // Impounded memory came back, perhaps somebody's staging.
+                None => self.shared.feed_starving(),
+            }
+        }
+        any | self.tell_news(at, now)
     }
 
     #[inline]
@@ -345,7 +393,12 @@ impl<L: Link> Poller<L> {
 
     /// What ended otherwise than by a completion. Telling a home can make it order again, which
     /// can be refused again; attempts bound that.
+    #[inline]
     fn tell_news(&mut self, at: usize, now: Nanos) -> bool {
+        !self.ports[at].news.is_empty() && self.tell_all_news(at, now)
+    }
+
+    fn tell_all_news(&mut self, at: usize, now: Nanos) -> bool {
         let mut any = false;
         while let Some((home, done)) = self.ports[at].news.pop_front() {
             any = true;
@@ -359,28 +412,36 @@ impl<L: Link> Poller<L> {
         self.home.stage(now, &mut post!(self, now))
     }
 
-    fn commit(&mut self, now: Nanos) {
-        for port in &mut self.ports {
-            port.commit(now);
+    /// One doorbell per rail that something was queued for; says whether there was one.
+    fn commit(&mut self, now: Nanos) -> bool {
+        let mut any = false;
+        let sleeper = if self.sleeps_next { self.sleeper() } else { None };
+        for at in self.awake.iter() {
+            if sleeper == Some(at) {
+                self.ports[at].show_in_flight();
+            } else {
+                any |= self.ports[at].commit(now);
+            }
         }
+        any
     }
 
     /// Says whether anything was ended by them.
     fn timers(&mut self, now: Nanos) -> bool {
         let mut any = self.home.deadlines(now, &mut post!(self, now));
-        for at in 0..self.ports.len() {
+        for at in self.awake.iter() {
             self.ports[at].timers(now);
             any |= self.tell_news(at, now);
-            self.ports[at].commit(now);
         }
+        self.commit(now);
         any
     }
 
     /// A rail of this poller stands otherwise than before: every home looks at what waits for it.
     fn spread_changes(&mut self) -> bool {
         let mut any = false;
-        for port in &mut self.ports {
-            any |= std::mem::take(&mut port.changed);
+        for at in self.awake.iter() {
+            any |= std::mem::take(&mut self.ports[at].changed);
         }
         if any {
             self.shared.desks.iter().for_each(|desk| desk.inbox.ring());
@@ -398,6 +459,11 @@ impl<L: Link> Poller<L> {
         }
     }
 
+    /// Those of its ports that may have something to do.
+    fn awake_ports(&self) -> impl Iterator<Item = &Port<L>> {
+        self.awake.iter().map(|at| &self.ports[at])
+    }
+
     /// When the next turn has something to do if nothing comes in: now, at a time, or never.
     pub(crate) fn next_event(&self) -> Nanos {
         if let Life::Ghost { .. } = self.life {
@@ -406,11 +472,11 @@ impl<L: Link> Poller<L> {
             return if now { Nanos(0) } else { timers.fold(Nanos::NEVER, Nanos::min) };
         }
         let pending =
-            self.ports.iter().any(|port| !port.reaped.is_empty() || !port.news.is_empty());
+            self.awake_ports().any(|port| !port.reaped.is_empty() || !port.news.is_empty());
         if pending || self.restless || self.home.has_work() || self.bell.any_ready() {
             return Nanos(0);
         }
-        let timers = self.ports.iter().map(Port::next_timer);
+        let timers = self.awake_ports().map(Port::next_timer);
         timers.fold(self.home.next_deadline(), Nanos::min)
     }
 

@@ -11,6 +11,7 @@
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use railring_dma::Part;
 use railring_transport::{Completion, Link, Nanos, Refused, WorkRequest, WrId};
@@ -34,7 +35,7 @@ enum Phase {
 
 const FLIGHTS: usize = 1;
 
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Flight {
     home: u16,
     piece: Id<Piece>,
@@ -87,8 +88,8 @@ pub(crate) struct Port<L> {
     /// Per home: the flight, or backlog, of each of its piece slots.
     by_home: Vec<Box<[u32]>>,
     in_flight_bytes: u64,
-    /// What the counters say is in flight.
-    shown_in_flight: u32,
+    /// What the counters say is in flight: requests and bytes.
+    shown_in_flight: (u32, u64),
     in_flight_bytes_max: u64,
     /// Flights that were reported as stuck.
     pub(super) stuck: u32,
@@ -103,8 +104,9 @@ pub(crate) struct Port<L> {
     pub(crate) reaped: VecDeque<Reaped>,
     /// Pieces that ended otherwise than by a completion, on their way home.
     pub(crate) news: VecDeque<(u16, Done)>,
-    /// Bytes hashed since the turn began.
+    /// Bytes hashed, and completions taken from the link, since the turn began.
     pub(crate) hashed_bytes: u64,
+    reaped_in_turn: usize,
     pub(super) rate: RateMeter,
     pub(super) bounds: Bounds,
     pub(super) faults: u32,
@@ -139,7 +141,7 @@ impl<L: Link> Port<L> {
             backlog: VecDeque::with_capacity(wrs * homes),
             by_home: (0..homes).map(|_| vec![NONE; pieces as usize].into()).collect(),
             in_flight_bytes: 0,
-            shown_in_flight: 0,
+            shown_in_flight: (0, 0),
             in_flight_bytes_max: config.limits.rail_bytes_max,
             stuck: 0,
             changed: false,
@@ -149,6 +151,7 @@ impl<L: Link> Port<L> {
             reaped: VecDeque::with_capacity(wrs),
             news: VecDeque::with_capacity(wrs),
             hashed_bytes: 0,
+            reaped_in_turn: 0,
             rate: RateMeter::default(),
             bounds: Bounds {
                 io_timeout_ns: nanos(config.io_timeout),
@@ -228,26 +231,30 @@ impl<L: Link> Port<L> {
             cause: Status::OK,
             links: Links::default(),
         };
-        let id = self.flights.insert(flight).expect("the caller saw room");
+        let id = self.flights.put(flight);
         let wr = WrId { slot: id.slot, generation: id.generation };
         let request = WorkRequest { wr, target, offset, bytes_min, part };
-        match self.link.queue(request) {
-            Ok(()) => {
-                self.dirty = true;
-                self.posted.push_back(&mut self.flights, id.slot);
-                self.by_home[home as usize][piece.slot as usize] = id.slot;
-                self.in_flight_bytes += bytes;
-                self.shared.counters.in_flight_bytes_peak.raise_to(self.in_flight_bytes);
-            }
-            Err(Refused::Full(request)) => {
-                self.flights.remove_at(id.slot);
-                let part = request.part;
+        if let Err(refused) = self.link.queue(request) {
+            self.unpost(id.slot, refused, accepted_at, now);
+            return;
+        }
+        self.dirty = true;
+        self.posted.push_back(&mut self.flights, id.slot);
+        self.by_home[home as usize][piece.slot as usize] = id.slot;
+        self.in_flight_bytes += bytes;
+    }
+
+    /// The link did not take what was being posted.
+    #[cold]
+    fn unpost(&mut self, slot: u32, refused: Refused, accepted_at: Nanos, now: Nanos) {
+        let Flight { home, piece, hash, .. } = self.flights.remove_at(slot);
+        match refused {
+            Refused::Full(WorkRequest { target, offset, bytes_min, part, .. }) => {
                 let order = Order { home, piece, target, offset, bytes_min, part, hash };
                 self.by_home[home as usize][piece.slot as usize] = BACKLOGGED;
                 self.backlog.push_front((accepted_at, order));
             }
-            Err(Refused::Failed { request, status }) => {
-                self.flights.remove_at(id.slot);
+            Refused::Failed { request, status } => {
                 self.by_home[home as usize][piece.slot as usize] = NONE;
                 self.note_fault(status, now);
                 self.shared.counters.failed.add(1);
@@ -316,7 +323,17 @@ impl<L: Link> Port<L> {
     }
 
     /// Gives up what takes too long; each list's front is its oldest.
+    #[inline]
     pub(crate) fn timers(&mut self, now: Nanos) {
+        let in_order = self.backlog.is_empty()
+            && self.flights.len() == self.posted.len()
+            && self.shared.state.get() == Standing::Up;
+        if !in_order || self.overdue(self.posted, self.bounds.io_timeout_ns, now).is_some() {
+            self.every_timer(now);
+        }
+    }
+
+    fn every_timer(&mut self, now: Nanos) {
         self.give_up_waiting(now);
         while let Some(slot) = self.overdue(self.posted, self.bounds.io_timeout_ns, now) {
             self.shared.counters.timeouts.add(1);
@@ -393,29 +410,64 @@ impl<L: Link> Port<L> {
             .min(link.unwrap_or(Nanos::NEVER))
     }
 
-    /// One doorbell for everything queued.
+    /// One doorbell for everything queued; says whether there was anything.
     #[inline]
-    pub(crate) fn commit(&mut self, now: Nanos) {
-        if self.dirty {
+    pub(crate) fn commit(&mut self, now: Nanos) -> bool {
+        let rings = self.dirty;
+        if rings {
             self.link.commit(now);
             self.dirty = self.link.has_uncommitted();
         }
+        self.show_in_flight();
+        rings
+    }
+
+    /// Whether its link waits for something and can sleep until it is there.
+    pub(crate) fn can_sleep(&self) -> bool {
+        self.has_flights() && self.link.can_sleep()
+    }
+
+    /// Whether its doorbell is still to be rung.
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.dirty
+    }
+
+    /// Sleeps in its link, which rings the doorbell as well.
+    pub(crate) fn sleep(&mut self, bell: BorrowedFd<'_>, at_most: Option<Duration>) -> Option<()> {
+        self.link.sleep(bell, at_most)?;
+        self.dirty = self.link.has_uncommitted();
+        Some(())
+    }
+
+    /// Says how much is in flight.
+    #[inline]
+    pub(crate) fn show_in_flight(&mut self) {
         // Also after the last completion, so that an idle rail shows nothing in flight.
-        let in_flight = self.flights.len();
-        if self.shown_in_flight != in_flight {
-            self.shown_in_flight = in_flight;
+        let (in_flight, bytes) = (self.flights.len(), self.in_flight_bytes);
+        if self.shown_in_flight != (in_flight, bytes) {
+            self.shown_in_flight = (in_flight, bytes);
             let counters = &self.shared.counters;
             counters.in_flight.set(in_flight.into());
             counters.in_flight_peak.raise_to(in_flight.into());
-            counters.in_flight_bytes.set(self.in_flight_bytes);
+            counters.in_flight_bytes.set(bytes);
+            counters.in_flight_bytes_peak.raise_to(bytes);
         }
     }
 
-    /// Collects at most `budget` completions; says how many.
+    /// Collects completions, so that they are at most `most` in a turn; says how many.
     #[inline]
-    pub(crate) fn reap(&mut self, now: Nanos, budget: usize) -> usize {
-        let Port { link, reaped, .. } = self;
-        link.reap(now, budget, &mut |completion| reaped.push_back(Reaped { completion }))
+    pub(crate) fn reap(&mut self, now: Nanos, most: usize) -> usize {
+        let Port { link, reaped, reaped_in_turn, .. } = self;
+        let sink = &mut |completion| reaped.push_back(Reaped { completion });
+        let count = link.reap(now, most.saturating_sub(*reaped_in_turn), sink);
+        *reaped_in_turn += count;
+        count
+    }
+
+    /// The next turn has its own budgets.
+    #[inline]
+    pub(crate) fn end_turn(&mut self) {
+        (self.reaped_in_turn, self.hashed_bytes) = (0, 0);
     }
 
     /// Hashes one completion if its home asked for that, and makes the news of it.
@@ -423,26 +475,26 @@ impl<L: Link> Port<L> {
     pub(crate) fn settle(&mut self, reaped: Reaped, now: Nanos) -> Option<(u16, Done)> {
         let Completion { wr, part, outcome } = reaped.completion;
         let id = Id::new(wr.slot, wr.generation);
-        let Some(phase) = self.flights.get_mut(id).map(|flight| flight.phase) else {
+        let Some(&mut flight) = self.flights.get_mut(id) else {
             // A link brought a part it was not given under this name: a bug in the transport. The
             // part is dropped, which leaks its memory rather than hand it to the wrong read.
             self.shared.counters.strays.add(1);
             return None;
         };
-        match phase {
+        match flight.phase {
             Phase::Posted => self.posted.remove(&mut self.flights, wr.slot),
             Phase::Cancelling => self.cancelling.remove(&mut self.flights, wr.slot),
             Phase::Quiescing => self.quiescing.remove(&mut self.flights, wr.slot),
             Phase::Stuck => {
                 // Its home was told long ago: the memory goes back to where it was impounded.
-                let flight = self.flights.remove_at(wr.slot);
+                self.flights.free_at(wr.slot);
                 self.in_flight_bytes -= flight.bytes;
                 self.stuck -= 1;
                 self.shared.impound.repay(part);
                 return None;
             }
         }
-        let flight = self.flights.remove_at(wr.slot);
+        self.flights.free_at(wr.slot);
         self.in_flight_bytes -= flight.bytes;
         self.by_home[flight.home as usize][flight.piece.slot as usize] = NONE;
         let news = self.judge(&flight, &part, outcome, now);
