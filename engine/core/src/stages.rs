@@ -98,9 +98,10 @@ pub(crate) struct Laps {
     /// Stripes that are being hashed.
     hashing: u32,
     last_rail: u8,
-    landed_at: Nanos,
-    /// When a piece last landed on another rail than the last; `NEVER` if none did.
-    other_landed_at: Nanos,
+    /// How much transfer time there was when a piece last landed.
+    landed_ns: u64,
+    /// How much when one last landed from another rail than that; `None` if none did.
+    other_landed_ns: Option<u64>,
 }
 
 impl Default for Laps {
@@ -114,8 +115,8 @@ impl Default for Laps {
             out: 0,
             hashing: 0,
             last_rail: u8::MAX,
-            landed_at: Nanos::NEVER,
-            other_landed_at: Nanos::NEVER,
+            landed_ns: 0,
+            other_landed_ns: None,
         }
     }
 }
@@ -150,10 +151,10 @@ impl Laps {
         self.lap(now);
         self.out = self.out.saturating_sub(1);
         if self.last_rail != rail {
-            self.other_landed_at = self.landed_at;
+            self.other_landed_ns = (self.last_rail != u8::MAX).then_some(self.landed_ns);
             self.last_rail = rail;
         }
-        self.landed_at = now;
+        self.landed_ns = self.transfer_ns;
     }
 
     pub(crate) fn hashes(&mut self, now: Nanos) {
@@ -175,7 +176,6 @@ impl Laps {
         self.lap(now);
         let (wire_ns, disk_ns) =
             if on_disk { (0, self.transfer_ns) } else { (self.transfer_ns, 0) };
-        let lone = self.other_landed_at != Nanos::NEVER;
         TraceStages {
             plan_ns: self.scheduling_ns,
             queue_ns: waited,
@@ -183,7 +183,7 @@ impl Laps {
             disk_ns,
             verify_ns: self.verify_ns,
             publish_ns: self.queue_ns - waited,
-            lone_ns: if lone { self.landed_at.since(self.other_landed_at) } else { 0 },
+            lone_ns: self.other_landed_ns.map_or(0, |other| self.landed_ns - other),
         }
     }
 

@@ -77,7 +77,7 @@ impl Run {
         let handle = object.and_then(|object| self.objects[object].clone());
         let mut read = read_of(&wish, handle.as_ref(), scatter, bodies);
         let name = self.next_name;
-        read = with_terms(read.user_data(name), terms);
+        read = self.with_trace(caller, with_terms(read.user_data(name), terms));
         let stamp = self.callers[caller].batch_at.unwrap_or(self.turned_at);
         let deadline;
         (read, deadline) = self.with_deadline(read, stamp);

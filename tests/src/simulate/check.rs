@@ -90,6 +90,7 @@ impl Run {
         }
         self.mark_cqe(&cqe);
         if cqe.ended().is_some() {
+            self.check_trace(caller, &cqe)?;
             let read = self.callers[caller].reads.remove(index);
             self.ended(read, cqe, rules)?;
         }

@@ -23,6 +23,7 @@ mod scenario;
 mod sleep;
 mod source;
 mod trace;
+mod traced;
 mod tracked;
 mod whims;
 

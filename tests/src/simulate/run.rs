@@ -121,6 +121,7 @@ pub(crate) const MARKS: &[&str] = &[
     "stripe out of reach",
     "engine's limits",
     "foreign memory",
+    "traced",
 ];
 
 const _: () = assert!(MARKS.len() <= 64, "each mark has a bit");

@@ -13,6 +13,7 @@ use sq_cq::Status;
 use super::dice::Dice;
 use super::extras::{self, Extras};
 use super::sleep::SleepPlan;
+use super::traced;
 
 /// How much goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,6 +85,7 @@ impl Scenario {
     pub fn draw(seed: u64) -> Self {
         let mut scenario = Scenario::draw_plain(seed);
         extras::enrich(&mut scenario);
+        traced::enrich(&mut scenario);
         scenario
     }
 
