@@ -107,10 +107,10 @@ pub use railring_core::{
     CancelledBy, ClassStats, Completion, ConfigError, Destination, Drive, EngineConfig,
     EngineStats, HeldBy, Latencies, Limits, MemoryError, NoSuchRail, Object, OpenError, Policy,
     PollerStart, PollerStats, PoolConfig, PoolNode, Progress, PublishGate, PushError,
-    PushWaitError, RailHealth, RailStats, Read, ReadClass, ReadIntoError, ReadOptions, ReadTrace,
-    Recheck, Refused, Ring, RingConfig, RingMakeError, Scatter, StripeFailure, Threads,
-    TraceConfig, TraceKind, TraceOf, TraceRail, TraceRecord, TraceStages, Verification, WaitError,
-    WaitRefused, Waiting,
+    PushWaitError, RailErrors, RailHealth, RailStats, Read, ReadClass, ReadIntoError, ReadOptions,
+    ReadTrace, Recheck, Refused, Ring, RingConfig, RingMakeError, RingStats, Scatter,
+    StripeFailure, Threads, TraceConfig, TraceKind, TraceOf, TraceRail, TraceRecord, TraceStages,
+    Verification, WaitError, WaitRefused, Waiting,
 };
 pub use railring_dma::{Lease, Pool};
 pub use railring_store::Store;

@@ -91,6 +91,8 @@ impl Planned {
             .map(|rail| RailPlace {
                 node: rail.node.map(number),
                 memory_node: rail.memory_node.map(number),
+                device: rail.device().map(str::to_owned),
+                pci: rail.pci.map(|pci| pci.to_string()),
             })
             .collect()
     }

@@ -12,7 +12,7 @@ use railring_dma::{Region, RegionId};
 use railring_sim::{FaultPlan, SimControl, SimWorld};
 use railring_tests::objects;
 use railring_transport::{
-    ConnectError, RailControl, RailInfo, RailKind, RegisterError, SourceRef, TargetId,
+    ConnectError, ControlStats, RailControl, RailInfo, RailKind, RegisterError, SourceRef, TargetId,
 };
 use scene::{KIB, MS, START, Scene, config, rail, shape};
 use sq_cq::Status;
@@ -151,6 +151,9 @@ struct Disk(Arc<SimControl>);
 impl RailControl for Disk {
     fn info(&self) -> RailInfo {
         RailInfo { kind: RailKind::File, ..self.0.info() }
+    }
+    fn stats(&self) -> ControlStats {
+        RailControl::stats(&*self.0)
     }
     fn reaches(&self, endpoint: &str) -> bool {
         self.0.reaches(endpoint)

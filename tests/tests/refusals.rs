@@ -16,8 +16,8 @@ use railring_dma::{Region, RegionId};
 use railring_sim::{FaultPlan, SimControl, SimLink, SimWorld};
 use railring_tests::objects;
 use railring_transport::{
-    Completion, ConnectError, Link, LinkLimits, LinkStats, Nanos, RailControl, RailInfo, Refused,
-    RegisterError, SourceRef, TargetId, WorkRequest, WrId,
+    Completion, ConnectError, ControlStats, Link, LinkLimits, LinkStats, Nanos, RailControl,
+    RailInfo, Refused, RegisterError, SourceRef, TargetId, WorkRequest, WrId,
 };
 use scene::{KIB, START, Scene, config, rail, shape};
 use sq_cq::Status;
@@ -34,6 +34,9 @@ struct Told {
 impl RailControl for Told {
     fn info(&self) -> RailInfo {
         RailInfo { name: self.name.clone(), weight: self.weight, ..self.inner.info() }
+    }
+    fn stats(&self) -> ControlStats {
+        RailControl::stats(&*self.inner)
     }
     fn reaches(&self, endpoint: &str) -> bool {
         self.inner.reaches(endpoint)

@@ -149,6 +149,10 @@ pub(crate) struct GetArgs {
     /// read step by step; on standard error if the object goes to standard output.
     #[arg(long)]
     pub(crate) trace: bool,
+    /// Also show what each rail did: bytes, rate, latencies, retries, errors by kind, connections;
+    /// on standard error if the object goes to standard output.
+    #[arg(long)]
+    pub(crate) stats: bool,
     #[command(flatten)]
     pub(crate) place: PlaceArgs,
     /// Print a summary as JSON, on standard error if the object goes to standard output.
@@ -221,6 +225,9 @@ pub(crate) struct VerifyArgs {
     pub(crate) prefix: String,
     #[command(flatten)]
     pub(crate) store: ReadStoreArgs,
+    /// Also show what each rail did: bytes, rate, latencies, retries, errors by kind, connections.
+    #[arg(long)]
+    pub(crate) stats: bool,
     #[command(flatten)]
     pub(crate) place: PlaceArgs,
     #[command(flatten)]

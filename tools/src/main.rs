@@ -6,6 +6,7 @@ mod cmd;
 mod heap;
 mod output;
 mod placed;
+mod rail_table;
 mod reader;
 mod signals;
 mod simulated;

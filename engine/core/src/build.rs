@@ -285,7 +285,7 @@ fn assemble<L: Link>(
     let mut desks = Vec::new();
     for _ in 0..homes {
         let bell = Arc::new(Bell::new(SOURCE_RINGS + config.rings_max as usize)?);
-        desks.push(Arc::new(Desk::new(bell, mail, config.rings_max)));
+        desks.push(Arc::new(Desk::new(bell, mail, config.rings_max, rails.len())));
     }
     let impound = Arc::new(Impound::default());
     let marks = Arc::default();

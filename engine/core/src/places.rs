@@ -8,12 +8,16 @@ use railring_dma::{HugePages, Placement, Populate, Region, RegionConfig, RegionE
 
 /// Where a rail is on the machine, and where its memory goes. All `None`: nothing is known, and
 /// memory lies where it is first touched.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RailPlace {
     /// The memory node it is nearest to.
     pub node: Option<u32>,
     /// The node of its buffers; by default its own.
     pub memory_node: Option<u32>,
+    /// The device it goes through.
+    pub device: Option<String>,
+    /// The PCI function of that.
+    pub pci: Option<String>,
 }
 
 /// Runs what it is given on a thread that runs on a memory node's CPUs, or does not run it. Used
@@ -83,7 +87,7 @@ impl Places {
     }
 
     pub(crate) fn of_rail(&self, rail: usize) -> RailPlace {
-        self.of_rails.get(rail).copied().unwrap_or_default()
+        self.of_rails.get(rail).cloned().unwrap_or_default()
     }
 
     pub(crate) fn misplaced(&self) -> u64 {
@@ -127,7 +131,11 @@ mod tests {
     use super::*;
 
     fn places(nodes: &[Option<u32>]) -> Places {
-        let place = |&memory_node: &Option<u32>| RailPlace { node: None, memory_node };
+        let place = |&memory_node: &Option<u32>| RailPlace {
+            node: None,
+            memory_node,
+            ..RailPlace::default()
+        };
         Places::new(nodes.iter().map(place).collect(), None)
     }
 

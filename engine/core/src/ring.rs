@@ -1,5 +1,6 @@
 //! The caller's ring: reads go in with their leases, completions come out with them.
 
+mod stats;
 mod traced;
 
 use std::fmt;
@@ -24,6 +25,8 @@ use crate::read::{Destination, Read, Scatter};
 use crate::shared::{Desk, Shared};
 use crate::slab::NONE;
 use crate::trace::{TraceConfig, Traces};
+
+pub use stats::RingStats;
 
 /// Who turns the pollers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::time::Duration;
 
 use railring_dma::{Impounded, Loan, Part, Region, RegionId, Regions};
 use railring_transport::{RailControl, RegisterError};
@@ -18,9 +17,8 @@ use crate::mail::{Inbox, SOURCE_CONTROL};
 use crate::object::ObjectInner;
 use crate::places::Places;
 use crate::poller::Control;
-use crate::stages::{CLASSES, ClassStats};
 use crate::staging::Staging;
-use crate::stats::{EngineStats, HomeCounters, PollerStats, RailCounters, RailStats, latencies};
+use crate::stats::{HomeCounters, RailCounters};
 
 /// A lock whose holders never panic half-way through a change, so poison says nothing.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -44,14 +42,14 @@ pub(crate) struct Desk {
 }
 
 impl Desk {
-    pub(crate) fn new(bell: Arc<Bell>, mail: usize, rings_max: u32) -> Self {
+    pub(crate) fn new(bell: Arc<Bell>, mail: usize, rings_max: u32, rails: usize) -> Self {
         Desk {
             inbox: Inbox::new(mail, Arc::clone(&bell)),
             bell,
             waiting: Mutex::new(Vec::new()),
             seats: Mutex::new(vec![false; rings_max as usize]),
             rings: AtomicU32::new(0),
-            counters: HomeCounters::default(),
+            counters: HomeCounters::new(rails),
             asked: AtomicU32::new(0),
             pinned: AtomicU32::new(0),
         }
@@ -459,95 +457,6 @@ impl Shared {
         self.closing.store(true, Ordering::Release);
         for desk in &self.desks {
             desk.tell(Control::Stop);
-        }
-    }
-
-    pub(crate) fn engine_stats(&self) -> EngineStats {
-        let sum = |counter: fn(&HomeCounters) -> &crate::stats::Counter| {
-            self.desks.iter().map(|desk| counter(&desk.counters).get()).sum()
-        };
-        EngineStats {
-            turns: sum(|c| &c.turns),
-            turns_with_work: sum(|c| &c.turns_with_work),
-            sleeps: sum(|c| &c.sleeps),
-            reads: sum(|c| &c.reads),
-            reads_failed: sum(|c| &c.reads_failed),
-            stripes: sum(|c| &c.stripes),
-            retries: sum(|c| &c.retries),
-            steals: sum(|c| &c.steals),
-            mismatches: sum(|c| &c.mismatches),
-            table_fetches: sum(|c| &c.table_fetches),
-            staged_pieces: sum(|c| &c.staged_pieces),
-            reads_in_progress: sum(|c| &c.reads_in_progress),
-            registered_bytes: self.registered_bytes.load(Ordering::Relaxed),
-            impounded_bytes: self.regions.stats().impounded_bytes,
-            regions_misplaced: self.places.misplaced(),
-            failed_pollers: self.failed_pollers.load(Ordering::Relaxed).into(),
-            classes: self.classes(),
-            pollers: self.desks.iter().map(|desk| PollerStats::of(&desk.counters)).collect(),
-        }
-    }
-
-    fn classes(&self) -> [ClassStats; CLASSES] {
-        std::array::from_fn(|class| {
-            let mut stats = ClassStats::default();
-            self.desks.iter().for_each(|desk| stats.add(&desk.counters.classes[class]));
-            stats
-        })
-    }
-
-    /// Asks the pollers for their links' counters, for the next snapshot.
-    pub(crate) fn ask_link_stats(&self) {
-        self.desks.iter().for_each(|desk| desk.tell(Control::ShareStats));
-    }
-
-    pub(crate) fn rail_stats(&self) -> Vec<RailStats> {
-        (0..self.rails.len()).map(|rail| self.stats_of(rail)).collect()
-    }
-
-    pub(crate) fn rail_infos(&self) -> Vec<railring_transport::RailInfo> {
-        self.controls.iter().map(|control| control.info()).collect()
-    }
-
-    fn stats_of(&self, rail: usize) -> RailStats {
-        let (shared, counters) = (&self.rails[rail], &self.rails[rail].counters);
-        let (staging_used_bytes, staging_bytes) = self.staging[rail].gauge();
-        let poller = self.route[rail];
-        let desk = &self.desks[usize::from(poller)];
-        let cpu = |plus_one: &AtomicU32| plus_one.load(Ordering::Relaxed).checked_sub(1);
-        let (info, place) = (self.controls[rail].info(), self.places.of_rail(rail));
-        RailStats {
-            node: place.node.or(info.node),
-            memory_node: place.memory_node,
-            memory: self.staging[rail].placement(),
-            info,
-            health: shared.state.health(),
-            cooldown_left: Duration::from_nanos(
-                shared.state.cooling_until().since(self.clock.now()),
-            ),
-            rate_bytes_per_s: counters.rate.get().saturating_mul(1000),
-            pieces: counters.pieces.get(),
-            bytes: counters.bytes.get(),
-            failed: counters.failed.get(),
-            rail_faults: counters.rail_faults.get(),
-            timeouts: counters.timeouts.get(),
-            cancelled: counters.cancelled.get(),
-            flushed: counters.flushed.get(),
-            stuck: counters.stuck.get(),
-            strays: counters.strays.get(),
-            cooldowns: counters.cooldowns.get(),
-            hashed_bytes: counters.hashed_bytes.get(),
-            in_flight: counters.in_flight.get(),
-            in_flight_peak: counters.in_flight_peak.get(),
-            in_flight_bytes: counters.in_flight_bytes.get(),
-            in_flight_bytes_peak: counters.in_flight_bytes_peak.get(),
-            staging_used_bytes,
-            staging_bytes,
-            latency: latencies(counters),
-            link: lock(&shared.link).clone(),
-            poller: poller.into(),
-            asked_cpu: cpu(&desk.asked),
-            pinned_cpu: cpu(&desk.pinned),
         }
     }
 }

@@ -5,8 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use railring_transport::{LinkStats, RailInfo};
+use sq_cq::Status;
 
 use crate::health::RailHealth;
+use crate::rail_errors::{RailErrorCounters, RailErrors};
 use crate::stages::{Bottleneck, CLASSES, ClassCounters, ClassStats, ReadClass};
 
 /// A counter with one writer. Monotone; readers may see it a moment late.
@@ -128,6 +130,7 @@ pub(crate) struct RailCounters {
     pub(crate) pieces: Counter,
     pub(crate) bytes: Counter,
     pub(crate) failed: Counter,
+    pub(crate) errors: RailErrorCounters,
     pub(crate) rail_faults: Counter,
     pub(crate) timeouts: Counter,
     pub(crate) cancelled: Counter,
@@ -145,7 +148,26 @@ pub(crate) struct RailCounters {
     pub(crate) latency: Histogram,
 }
 
-/// What one home poller counts; `steals` and `retries` by the rail that received the piece.
+impl RailCounters {
+    /// A piece has failed.
+    pub(crate) fn fail(&self, status: Status) {
+        self.failed.add(1);
+        self.errors.count(status);
+    }
+}
+
+/// What one home poller counts of one rail.
+#[derive(Debug, Default)]
+pub(crate) struct HomeRailCounters {
+    /// Pieces that it got after they had failed, there or elsewhere.
+    pub(crate) retries: Counter,
+    /// Pieces that it took over from a busier rail.
+    pub(crate) steals: Counter,
+    /// Checksum mismatches of what it brought.
+    pub(crate) mismatches: Counter,
+}
+
+/// What one home poller counts.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct HomeCounters {
@@ -155,9 +177,7 @@ pub(crate) struct HomeCounters {
     pub(crate) reads: Counter,
     pub(crate) reads_failed: Counter,
     pub(crate) stripes: Counter,
-    pub(crate) retries: Counter,
-    pub(crate) steals: Counter,
-    pub(crate) mismatches: Counter,
+    pub(crate) rails: Box<[HomeRailCounters]>,
     pub(crate) table_fetches: Counter,
     pub(crate) staged_pieces: Counter,
     pub(crate) reads_in_progress: Counter,
@@ -165,6 +185,13 @@ pub(crate) struct HomeCounters {
     pub(crate) busy: Counter,
     pub(crate) hashing: Counter,
     pub(crate) classes: [ClassCounters; CLASSES],
+}
+
+impl HomeCounters {
+    pub(crate) fn new(rails: usize) -> Self {
+        let rails = (0..rails).map(|_| HomeRailCounters::default()).collect();
+        HomeCounters { rails, ..HomeCounters::default() }
+    }
 }
 
 /// One rail, as it was a moment ago. Counts are monotone, gauges are of now.
@@ -184,6 +211,14 @@ pub struct RailStats {
     pub bytes: u64,
     /// Pieces that failed, for whatever cause.
     pub failed: u64,
+    /// The same by kind.
+    pub errors: RailErrors,
+    /// Pieces that it got after they had failed, there or elsewhere.
+    pub retries: u64,
+    /// Pieces that it took over from a busier rail.
+    pub steals: u64,
+    /// Checksum mismatches of what it brought, tried again or not.
+    pub mismatches: u64,
     /// Failures that were the rail's own.
     pub rail_faults: u64,
     /// Attempts given up because they took too long.
@@ -212,10 +247,20 @@ pub struct RailStats {
     pub staging_used_bytes: u64,
     /// Bytes of staging memory in all.
     pub staging_bytes: u64,
+    /// Bytes registered with it.
+    pub registered_bytes: u64,
+    /// Connections made: files opened, queue pairs brought up.
+    pub connections_made: u64,
+    /// Connections that ended, for whatever cause. Those made and not ended live.
+    pub connections_retired: u64,
     /// Post-to-completion latencies of pieces.
     pub latency: Latencies,
     /// The link's own counters.
     pub link: LinkStats,
+    /// The device it goes through, by the plan or by its transport, where known.
+    pub device: Option<String>,
+    /// The PCI function of that, by the plan.
+    pub pci: Option<String>,
     /// The memory node it is nearest to, by the plan or by its transport.
     pub node: Option<u32>,
     /// The node that its buffers were to lie on, by the plan.
@@ -230,12 +275,27 @@ pub struct RailStats {
     pub pinned_cpu: Option<u32>,
 }
 
+impl RailStats {
+    /// Connections that live.
+    #[must_use]
+    pub fn connections(&self) -> u64 {
+        self.connections_made.saturating_sub(self.connections_retired)
+    }
+
+    /// Whether its poller is pinned to one CPU.
+    #[must_use]
+    pub fn is_pinned(&self) -> bool {
+        self.pinned_cpu.is_some()
+    }
+}
+
 impl fmt::Display for RailStats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let quantile = |q| self.latency.quantile_ns(q).unwrap_or(0) / 1000;
         write!(
             f,
-            "{} {} {}: {} B in {} pieces, {} MB/s, p50 {} us, p99 {} us, {} failed, {} in flight",
+            "{} {} {}: {} B in {} pieces, {} MB/s, p50 {} us, p99 {} us, {} failed, {} retried, \
+             {} stolen, {} in flight (most {}), {} B registered, {} of {} connections live",
             self.info.kind,
             self.info.name,
             self.health,
@@ -245,8 +305,20 @@ impl fmt::Display for RailStats {
             quantile(0.5),
             quantile(0.99),
             self.failed,
+            self.retries,
+            self.steals,
             self.in_flight,
+            self.in_flight_peak,
+            self.registered_bytes,
+            self.connections(),
+            self.connections_made,
         )?;
+        if self.errors.total() > 0 {
+            write!(f, ", errors: {}", self.errors)?;
+        }
+        if !self.cooldown_left.is_zero() {
+            write!(f, ", {} ms of cooldown left", self.cooldown_left.as_millis())?;
+        }
         if let Some(node) = self.node {
             write!(f, ", node {node}")?;
         }
@@ -286,6 +358,8 @@ pub struct EngineStats {
     pub staged_pieces: u64,
     /// Reads that pollers are working on.
     pub reads_in_progress: u64,
+    /// Rings that exist.
+    pub rings: u32,
     /// Bytes registered with rails.
     pub registered_bytes: u64,
     /// Bytes impounded because quiet could not be proved.
@@ -352,6 +426,36 @@ impl EngineStats {
             pollers,
             ..*self
         }
+    }
+}
+
+impl fmt::Display for EngineStats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} reads of {} stripes, {} failed, {} in progress, {} rings; {} retries, {} steals, \
+             {} mismatches, {} table fetches, {} staged pieces; {} B registered, {} B impounded; \
+             {} of {} turns with work, {} sleeps",
+            self.reads,
+            self.stripes,
+            self.reads_failed,
+            self.reads_in_progress,
+            self.rings,
+            self.retries,
+            self.steals,
+            self.mismatches,
+            self.table_fetches,
+            self.staged_pieces,
+            self.registered_bytes,
+            self.impounded_bytes,
+            self.turns_with_work,
+            self.turns,
+            self.sleeps,
+        )?;
+        if self.failed_pollers > 0 {
+            write!(f, "; {} pollers have failed", self.failed_pollers)?;
+        }
+        Ok(())
     }
 }
 

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use railring_dma::{Region, RegionId};
 use railring_transport::{
-    Alignment, ConnectError, Notes, RailControl, RailInfo, RailKind, RegisterError, Registration,
-    SourceRef, TargetId,
+    Alignment, ConnectError, ConnectionCounts, ControlStats, Notes, RailControl, RailInfo,
+    RailKind, RegisterError, Registration, SourceRef, TargetId,
 };
 use railring_uring::{BufferSlot, TableError, Tables, errno_name};
 use rustix::fs::{FileType, FlockOperation, OFlags};
@@ -63,6 +63,8 @@ pub struct FileControl {
     tables: Option<Tables>,
     notes: Notes,
     registered: Mutex<Registered>,
+    /// Files opened and closed.
+    files: ConnectionCounts,
 }
 
 #[derive(Debug, Default)]
@@ -80,6 +82,7 @@ impl FileControl {
             tables,
             notes: Notes::default(),
             registered: Mutex::new(Registered::default()),
+            files: ConnectionCounts::default(),
         }
     }
 
@@ -264,8 +267,14 @@ impl RailControl for FileControl {
             name: self.setup.name.clone(),
             weight: self.setup.weight,
             node: self.setup.node,
+            device: None,
+            listeners: Vec::new(),
             notes: self.notes.all(),
         }
+    }
+
+    fn stats(&self) -> ControlStats {
+        self.files.with(self.registered().summary.bytes)
     }
 
     fn reaches(&self, endpoint: &str) -> bool {
@@ -336,6 +345,7 @@ impl RailControl for FileControl {
         self.prepare(source, &file)?;
         let registered = self.register_file(&file);
         let file = OpenFile { descriptor: Arc::new(file), registered };
+        self.files.made();
         self.shared.targets.insert(file).map_err(|file| {
             self.close(file);
             ConnectError::TooManyTargets { rail: self.setup.name.clone(), limit: TARGETS_MAX }
@@ -351,6 +361,7 @@ impl RailControl for FileControl {
 
 impl FileControl {
     fn close(&self, file: OpenFile) {
+        self.files.retired();
         // Explicitly, because the ring lets go of a registered file later than it is told to.
         let _ = rustix::fs::flock(&file.descriptor, FlockOperation::Unlock);
         if let (Some(tables), Some(slot)) = (&self.tables, file.registered) {

@@ -5,8 +5,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use railring_dma::{Part, Region, RegionId};
 use railring_transport::{
-    Alignment, Completion, ConnectError, Link, LinkLimits, LinkStats, Nanos, Outcome, RailControl,
-    RailInfo, RailKind, Refused, RegisterError, SourceRef, TargetId, WorkRequest, WrId,
+    Alignment, Completion, ConnectError, ConnectionCounts, ControlStats, Link, LinkLimits,
+    LinkStats, Nanos, Outcome, RailControl, RailInfo, RailKind, Refused, RegisterError, SourceRef,
+    TargetId, WorkRequest, WrId,
 };
 
 use crate::refusal::RailConfigError;
@@ -63,7 +64,8 @@ impl NullRail {
             alignment: config.alignment,
         };
         RailConfigError::check_request_bytes(&config.name, limits)?;
-        let control = NullControl { config, targets: Mutex::new(TargetTable::new(TARGETS_MAX)) };
+        let targets = Mutex::new(TargetTable::new(TARGETS_MAX));
+        let control = NullControl { config, targets, connections: ConnectionCounts::default() };
         let slots = limits.outstanding_wrs_max.next_power_of_two();
         let slots = (0..slots).map(|_| None).collect();
         let link = NullLink { limits, slots, head: 0, committed: 0, tail: 0, doorbells: 0 };
@@ -76,6 +78,7 @@ impl NullRail {
 pub struct NullControl {
     config: NullConfig,
     targets: Mutex<TargetTable<()>>,
+    connections: ConnectionCounts,
 }
 
 impl NullControl {
@@ -91,8 +94,14 @@ impl RailControl for NullControl {
             name: self.config.name.clone(),
             weight: self.config.weight,
             node: None,
+            device: None,
+            listeners: Vec::new(),
             notes: Vec::new(),
         }
+    }
+
+    fn stats(&self) -> ControlStats {
+        self.connections.with(0)
     }
 
     fn reaches(&self, _endpoint: &str) -> bool {
@@ -108,13 +117,16 @@ impl RailControl for NullControl {
     fn connect(&self, _source: SourceRef<'_>) -> Result<TargetId, ConnectError> {
         let mut targets = self.targets();
         let limit = targets.targets_max();
-        targets
-            .insert(())
-            .ok_or_else(|| ConnectError::TooManyTargets { rail: self.config.name.clone(), limit })
+        let full = || ConnectError::TooManyTargets { rail: self.config.name.clone(), limit };
+        let target = targets.insert(()).ok_or_else(full)?;
+        self.connections.made();
+        Ok(target)
     }
 
     fn disconnect(&self, target: TargetId) {
-        self.targets().remove(target);
+        if self.targets().remove(target).is_some() {
+            self.connections.retired();
+        }
     }
 }
 

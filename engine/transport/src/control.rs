@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use railring_dma::{Region, RegionId};
 
@@ -46,8 +47,53 @@ pub struct RailInfo {
     pub weight: u32,
     /// The memory node it is nearest to, where that is known.
     pub node: Option<u32>,
+    /// The device it goes through, where the transport knows: a device and port, a directory.
+    pub device: Option<String>,
+    /// Where it has dialled its peers: addresses of their listeners.
+    pub listeners: Vec<String>,
     /// What was set up differently than asked and why (fallbacks), one line each.
     pub notes: Vec<String>,
+}
+
+/// What the control half of a rail counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ControlStats {
+    /// Bytes registered with the device now.
+    pub registered_bytes: u64,
+    /// Connections made so far, again or for the first time: queue pairs brought up, files opened.
+    pub connections_made: u64,
+    /// Connections that ended so far, for whatever cause: lost, torn down, closed. At most as many
+    /// as were made.
+    pub connections_retired: u64,
+}
+
+/// Connections as the halves of a rail count them: any thread, several at once.
+#[derive(Debug, Default)]
+pub struct ConnectionCounts {
+    made: AtomicU64,
+    retired: AtomicU64,
+}
+
+impl ConnectionCounts {
+    /// One was made. Called before it can end.
+    pub fn made(&self) {
+        // Relaxed: it orders nothing.
+        self.made.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// One that was made has ended.
+    pub fn retired(&self) {
+        self.retired.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Both counts, beside `registered_bytes`.
+    #[must_use]
+    pub fn with(&self, registered_bytes: u64) -> ControlStats {
+        // In this order, so that no more are seen to have ended than were made.
+        let connections_retired = self.retired.load(Ordering::Relaxed);
+        let connections_made = self.made.load(Ordering::Relaxed).max(connections_retired);
+        ControlStats { registered_bytes, connections_made, connections_retired }
+    }
 }
 
 /// Where a placement says bytes are: an endpoint and an opaque handle there.
@@ -182,6 +228,9 @@ pub enum ConnectError {
 pub trait RailControl: Send + Sync + fmt::Debug {
     /// What this rail is.
     fn info(&self) -> RailInfo;
+
+    /// What it has counted; each count by itself is exact, a moment ago.
+    fn stats(&self) -> ControlStats;
 
     /// Whether sources on this endpoint can be read over this rail.
     fn reaches(&self, endpoint: &str) -> bool;

@@ -26,7 +26,10 @@ mod link;
 mod notes;
 mod parts;
 
-pub use control::{ConnectError, RailControl, RailInfo, RailKind, RegisterError, SourceRef};
+pub use control::{
+    ConnectError, ConnectionCounts, ControlStats, RailControl, RailInfo, RailKind, RegisterError,
+    SourceRef,
+};
 pub use link::{
     Alignment, Completion, Link, LinkLimits, LinkStats, Nanos, Outcome, Refused, Registration,
     TargetId, WorkRequest, WrId,

@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex};
 
 use railring_dma::{Region, RegionId};
 use railring_transport::{
-    ConnectError, RailControl, RailInfo, RailKind, RegisterError, Registration, SourceRef, TargetId,
+    ConnectError, ControlStats, RailControl, RailInfo, RailKind, RegisterError, Registration,
+    SourceRef, TargetId,
 };
 use sq_cq::Status;
 
@@ -27,6 +28,7 @@ pub struct VerbsControl {
     shared: Arc<Shared>,
     weight: u32,
     node: Option<u32>,
+    device: String,
     endpoints: Vec<Endpoint>,
     access: Access,
     registered: Mutex<Registered>,
@@ -45,17 +47,20 @@ struct Registered {
 pub(crate) struct Setup {
     pub(crate) weight: u32,
     pub(crate) node: Option<u32>,
+    /// The device and its port.
+    pub(crate) device: String,
     pub(crate) endpoints: Vec<Endpoint>,
     pub(crate) access: Access,
 }
 
 impl VerbsControl {
     pub(crate) fn new(shared: Arc<Shared>, setup: Setup, keeper: Arc<Keeper>) -> Self {
-        let Setup { weight, node, endpoints, access } = setup;
+        let Setup { weight, node, device, endpoints, access } = setup;
         VerbsControl {
             shared,
             weight,
             node,
+            device,
             endpoints,
             access,
             registered: Mutex::default(),
@@ -86,6 +91,15 @@ impl VerbsControl {
     pub fn connections(&self) -> usize {
         let live = |slot: &&crate::shared::Connection| slot.epoch.load(Ordering::Relaxed) != 0;
         self.shared.connections.iter().filter(live).count()
+    }
+
+    /// Where endpoints were dialled, in order.
+    fn listeners(&self) -> Vec<String> {
+        let slots = lock(&self.slots);
+        let mut dialled: Vec<String> =
+            slots.keys().filter_map(|endpoint| self.address_of(endpoint)).collect();
+        dialled.sort_unstable();
+        dialled
     }
 
     fn rail(&self) -> String {
@@ -223,8 +237,14 @@ impl RailControl for VerbsControl {
             name: self.rail(),
             weight: self.weight,
             node: self.node,
+            device: Some(self.device.clone()),
+            listeners: self.listeners(),
             notes: self.shared.notes.all(),
         }
+    }
+
+    fn stats(&self) -> ControlStats {
+        self.shared.counts.with(lock(&self.registered).bytes)
     }
 
     fn reaches(&self, endpoint: &str) -> bool {

@@ -164,6 +164,7 @@ pub(crate) fn establish(
     );
     let breaker = queue.breaker();
     slot.proved.store(false, Ordering::Relaxed);
+    shared.counts.made();
     *lock(&slot.cutter) = Some(Cutter { epoch, breaker, stream: Arc::new(stream) });
     // One that the link never took is destroyed here, on a control thread.
     let untaken = lock(&slot.hand_over).replace((epoch, queue));

@@ -84,6 +84,7 @@ impl VerbsRail {
         let setup = Setup {
             weight: options.weight,
             node: port.node,
+            device: format!("{}:{}", port.device, port.port),
             endpoints: options.endpoints.clone(),
             access: access(&options),
         };

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use railring_dma::Part;
-use railring_transport::{Notes, TargetId, WrId};
+use railring_transport::{ConnectionCounts, Notes, TargetId, WrId};
 use rustix::event::EventfdFlags;
 use sq_cq::Status;
 
@@ -62,6 +62,8 @@ pub(crate) struct Shared {
     /// What came out of those.
     returned: Mutex<Vec<(WrId, Part)>>,
     has_returned: AtomicBool,
+    /// Connections that came up and that were cut.
+    pub(crate) counts: ConnectionCounts,
     /// How connections are set up, once one is.
     pub(crate) agreed: Mutex<String>,
     // Freed last: queues above are on them.
@@ -157,6 +159,7 @@ impl Shared {
             hopeless: Mutex::new(Vec::with_capacity(2 * ENDPOINTS_MAX)),
             returned: Mutex::default(),
             has_returned: AtomicBool::new(false),
+            counts: ConnectionCounts::default(),
             agreed: Mutex::default(),
             pd,
             cq,
@@ -213,6 +216,7 @@ impl Shared {
         let slot = &self.connections[connection];
         let cutter = lock(&slot.cutter).take_if(|cutter| cutter.epoch == epoch);
         let Some(cutter) = cutter else { return false };
+        self.counts.retired();
         // One that worked is likely to come back at once, and those that it takes along did nothing
         // wrong. One that never did may have a peer that lies: that is not the rail's fault.
         let refusal = match cause {

@@ -13,6 +13,7 @@ use serde::Serialize;
 use crate::args::GetArgs;
 use crate::output::{Format, Out, progress, say};
 use crate::placed::{self, PlacedRail};
+use crate::rail_table::{self, RailReport};
 use crate::reader::{Flight, Reader, Tally, Tracing};
 use crate::traced::{Traced, TracedReport};
 use crate::units::{ByteRange, Bytes, Count, plural, rate};
@@ -32,6 +33,9 @@ struct Report {
     /// With `--trace`.
     #[serde(skip_serializing_if = "Option::is_none")]
     trace: Option<TracedReport>,
+    /// With `--stats`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rails: Option<Vec<RailReport>>,
 }
 
 pub(crate) fn run(args: &GetArgs, context: &mut Context) -> Result<()> {
@@ -68,6 +72,7 @@ pub(crate) fn run(args: &GetArgs, context: &mut Context) -> Result<()> {
     bar.finish_and_clear();
     let tally = tally?;
     target.finish(&mut context.out)?;
+    let rails = args.stats.then(|| reader.rails());
     let report = Report {
         key: args.key.to_string(),
         generation: placement.generation,
@@ -79,23 +84,24 @@ pub(crate) fn run(args: &GetArgs, context: &mut Context) -> Result<()> {
         seconds: begun.elapsed().as_secs_f64(),
         placement: placed::rails(&reader.engine),
         trace: reader.traced.as_ref().map(Traced::report),
+        rails: rails.as_ref().map(|rails| rails.iter().map(RailReport::new).collect()),
     };
     tell(args, context, to_stdout, &report, &tally, &bar)?;
-    match &reader.traced {
-        Some(traced) if args.format.format() == Format::Text => {
-            tell_trace(context, to_stdout, traced)
-        }
-        _ => Ok(()),
+    if args.format.format() == Format::Text {
+        let traced = reader.traced.iter().map(ToString::to_string);
+        let rails = rails.iter().flat_map(|rails| rail_table::lines(&reader.engine, rails));
+        traced.chain(rails).try_for_each(|line| tell_more(context, to_stdout, &line))?;
     }
+    Ok(())
 }
 
 /// On standard error if the object went to standard output.
-fn tell_trace(context: &mut Context, to_stdout: bool, traced: &Traced) -> Result<()> {
+fn tell_more(context: &mut Context, to_stdout: bool, text: &str) -> Result<()> {
     if to_stdout {
-        let _ = writeln!(io::stderr(), "{traced}");
+        let _ = writeln!(io::stderr(), "{text}");
         return Ok(());
     }
-    Ok(context.out.line(traced)?)
+    Ok(context.out.line(text)?)
 }
 
 /// The range that was asked for, within an object of `size` bytes.

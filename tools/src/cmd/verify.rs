@@ -15,6 +15,7 @@ use serde::Serialize;
 
 use crate::args::VerifyArgs;
 use crate::output::{Format, progress};
+use crate::rail_table::{self, RailReport};
 use crate::reader::{Cuts, Flight, Reader, Tracing};
 use crate::units::{Bytes, plural, rate};
 use crate::{Context, Reported, stores};
@@ -110,6 +111,11 @@ impl Work<'_> {
         let summary = &self.summary;
         if self.args.format.format() == Format::Json {
             self.context.out.json(&serde_json::json!({ "summary": summary }))?;
+            if self.args.stats {
+                let rails = self.reader.rails();
+                let rails: Vec<RailReport> = rails.iter().map(RailReport::new).collect();
+                self.context.out.json(&serde_json::json!({ "rails": rails }))?;
+            }
         } else {
             let mut result = match summary.problems {
                 0 => "all good".to_owned(),
@@ -128,6 +134,10 @@ impl Work<'_> {
             if summary.retries > 0 {
                 let retries = plural(summary.retries, "read", "reads");
                 self.context.out.line(format_args!("{retries} needed more than one attempt"))?;
+            }
+            if self.args.stats {
+                let lines = rail_table::lines(&self.reader.engine, &self.reader.rails());
+                lines.iter().try_for_each(|line| self.context.out.line(line))?;
             }
         }
         if summary.problems > 0 { Err(Reported.into()) } else { Ok(()) }

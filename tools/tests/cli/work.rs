@@ -241,3 +241,26 @@ fn a_trace_as_json_adds_up() {
     assert_eq!(disk.count() as u64, sum(&slowest["rails"], "pieces"));
     assert_eq!(number(&slowest["records_dropped"]), 0);
 }
+
+#[test]
+fn stats_say_what_each_rail_did() {
+    let place = Place::new(2);
+    place.put("s/x", 8_000_000, &["--stripe", "1M"]);
+    let run = place.run(&["get", "s/x", "-o", "out", "--stats"]).good();
+    let text = run.text();
+    for word in ["disk0", "disk1", "connections", "registered", "errors", "8 stripes, 0 failed"] {
+        assert!(text.contains(word), "no '{word}' in {text}");
+    }
+    let run = place.run(&["get", "s/x", "-o", "out", "--stats", "--json"]).good().json();
+    let rails = run[0]["rails"].as_array().expect("a list").clone();
+    let each = |field: &str| -> Vec<u64> {
+        rails.iter().map(|rail| rail[field].as_u64().expect("a number")).collect()
+    };
+    assert_eq!(each("bytes").iter().sum::<u64>(), 8_000_000);
+    assert_eq!((each("connections_made"), each("failed")), (vec![1, 1], vec![0, 0]));
+    let run = place.run(&["get", "s/x", "--range", "..5", "--stats"]).good();
+    assert!(run.out.len() == 5 && run.err.contains("connections"), "{}", run.err);
+    assert!(place.run(&["verify", "--stats"]).good().text().contains("connections"));
+    let verify = place.run(&["verify", "--stats", "--json"]).good().json();
+    assert_eq!(verify.last().expect("lines")["rails"].as_array().expect("a list").len(), 2);
+}

@@ -96,7 +96,9 @@ impl Home {
             self.finish_stripe(stripe_slot, now, courier);
             return;
         }
-        self.shared.desks[usize::from(self.index)].counters.mismatches.add(1);
+        let rail = usize::from(self.stripes.peek(stripe_slot).rail);
+        self.counters_of(rail).mismatches.add(1);
+        let stripe = self.stripes.peek(stripe_slot);
         let read = self.reads.peek(stripe.read);
         let retry = read.ending.is_none()
             && !read.flags.contains(SqeFlags::FAIL_FAST)

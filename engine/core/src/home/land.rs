@@ -316,7 +316,8 @@ impl Home {
         now: Nanos,
         courier: &mut impl Courier,
     ) {
-        self.shared.desks[usize::from(self.index)].counters.mismatches.add(1);
+        let rail = usize::from(self.pieces.peek(slot).rail);
+        self.counters_of(rail).mismatches.add(1);
         let stripe_slot = self.pieces.peek(slot).stripe;
         self.stripes.at(stripe_slot).bad_block = block;
         self.failed(slot, Status::CHECKSUM_MISMATCH, now, courier);
@@ -373,7 +374,8 @@ impl Home {
             return;
         }
         if self.choose_again(slot, tried) {
-            self.shared.desks[usize::from(self.index)].counters.retries.add(1);
+            let rail = usize::from(self.pieces.peek(slot).rail);
+            self.counters_of(rail).retries.add(1);
             self.trace_retry(stripe_slot);
         } else {
             self.give_up(slot, status, now, courier);

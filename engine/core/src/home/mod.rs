@@ -34,6 +34,7 @@ use crate::shared::Shared;
 use crate::slab::{Id, List, NONE, Slab};
 use crate::stages::Tally;
 use crate::staging::Staging;
+use crate::stats::HomeRailCounters;
 use crate::tables::{TableCache, Ticket};
 use crate::wheel::Wheel;
 
@@ -374,6 +375,12 @@ impl Home {
             };
             self.loads[rail].set_rate(rate);
         }
+    }
+
+    /// What is counted here of a rail.
+    #[cold]
+    fn counters_of(&self, rail: usize) -> &HomeRailCounters {
+        &self.shared.desks[usize::from(self.index)].counters.rails[rail]
     }
 
     /// Passes what was ended to the callers: one publication per ring and turn.

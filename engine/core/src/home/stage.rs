@@ -134,7 +134,7 @@ impl Home {
                 }
                 self.unstage(slot);
                 self.stage_piece(slot, thief);
-                self.shared.desks[usize::from(self.index)].counters.steals.add(1);
+                self.counters_of(thief).steals.add(1);
                 self.trace_steal(slot, thief);
                 if !self.order(slot, thief, courier) {
                     if self.hungry == Some(thief) {

@@ -65,7 +65,7 @@ impl<L> Port<L> {
                 if status == Status::CANCELLED {
                     self.shared.counters.cancelled.add(1);
                 } else {
-                    self.shared.counters.failed.add(1);
+                    self.shared.counters.fail(status);
                 }
                 if flight.cause.is_ok() {
                     self.note_answer(status, now);

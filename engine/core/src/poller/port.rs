@@ -257,7 +257,7 @@ impl<L: Link> Port<L> {
             Refused::Failed { request, status } => {
                 self.by_home[home as usize][piece.slot as usize] = NONE;
                 self.note_fault(status, now);
-                self.shared.counters.failed.add(1);
+                self.shared.counters.fail(status);
                 let news_of = News::Failed { status };
                 let done = self.done(piece, Some(request.part), news_of);
                 self.news.push_back((home, done));
@@ -373,8 +373,8 @@ impl<L: Link> Port<L> {
                 return;
             }
             let Some((_, order)) = self.backlog.pop_front() else { return };
-            self.shared.counters.failed.add(1);
             let status = if late { Status::TIMED_OUT } else { Status::RAIL_DOWN };
+            self.shared.counters.fail(status);
             self.decline(order, News::Failed { status });
         }
     }

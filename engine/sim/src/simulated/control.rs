@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex};
 
 use railring_dma::{Region, RegionId};
 use railring_transport::{
-    ConnectError, RailControl, RailInfo, RailKind, RegisterError, SourceRef, TargetId,
+    ConnectError, ConnectionCounts, ControlStats, RailControl, RailInfo, RailKind, RegisterError,
+    SourceRef, TargetId,
 };
 
 use crate::simulated::config::SimRailConfig;
@@ -28,6 +29,7 @@ pub(crate) struct RailShared {
     pub(crate) targets: Mutex<TargetTable<Target>>,
     pub(crate) registered: Mutex<BTreeMap<RegionId, u64>>,
     pub(crate) counters: SimCounters,
+    pub(crate) connections: ConnectionCounts,
     pub(crate) regions: KnownRegions,
     /// Whether hung requests come back: see [`SimControl::let_go`].
     pub(crate) lets_go: AtomicBool,
@@ -42,7 +44,8 @@ impl RailShared {
         let targets = Mutex::new(TargetTable::new(config.targets_max));
         let (registered, counters) = (Mutex::default(), SimCounters::default());
         let lets_go = AtomicBool::new(false);
-        RailShared { config, store, targets, registered, counters, regions, lets_go }
+        let connections = ConnectionCounts::default();
+        RailShared { config, store, targets, registered, counters, connections, regions, lets_go }
     }
 }
 
@@ -123,8 +126,15 @@ impl RailControl for SimControl {
             name: self.name(),
             weight: config.weight,
             node: config.node,
+            device: None,
+            listeners: Vec::new(),
             notes,
         }
+    }
+
+    /// Its one connection is made when something is posted, and made again after it was lost.
+    fn stats(&self) -> ControlStats {
+        self.shared.connections.with(self.registered_bytes())
     }
 
     fn reaches(&self, endpoint: &str) -> bool {

@@ -92,6 +92,8 @@ pub(crate) struct Device {
     /// The connection is set up again until then.
     pub(crate) reconnecting_until: Nanos,
     tearing_down: bool,
+    /// Something was posted since the connection was last lost.
+    is_connected: bool,
     posted: u64,
     /// Requests that hang.
     hung: u32,
@@ -120,6 +122,7 @@ impl Device {
             down_until: Nanos(0),
             reconnecting_until: Nanos(0),
             tearing_down: false,
+            is_connected: false,
             posted: 0,
             hung: 0,
             shared,
@@ -139,6 +142,9 @@ impl Device {
     /// Takes a queued request.
     pub(crate) fn post(&mut self, wr: WrId) {
         let (now, mut fate) = (self.now, Fate::default());
+        if !std::mem::replace(&mut self.is_connected, true) {
+            self.shared.connections.made();
+        }
         let Some((_, flight)) = self.parts.get_mut(wr) else { return };
         let endpoint = Some(flight.target.source.endpoint.as_str());
         let opportunity = |site| Opportunity { site, now, endpoint };
@@ -303,6 +309,9 @@ impl Device {
     /// The requests that a lost connection gives back, in the order in which they were posted.
     fn lose_connection(&mut self) -> Vec<WrId> {
         self.pipe.clear(self.now);
+        if std::mem::take(&mut self.is_connected) {
+            self.shared.connections.retired();
+        }
         let mut victims = Vec::new();
         for wr in self.live.iter().flatten() {
             let Some((_, flight)) = self.parts.get_mut(*wr) else { continue };
