@@ -246,7 +246,7 @@ impl ObjectInner {
     }
 
     /// How stripe `index` is got at, if there is one way only: one owner, and one rail to it.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn only_path(&self, index: u32) -> Option<(usize, Path)> {
         let [owner] = self.placement.owners(index) else { return None };
         let source = usize::from(owner.source);

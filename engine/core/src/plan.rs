@@ -51,7 +51,7 @@ impl Layout {
 
     /// Stripes that `offset..offset + len` touches, as first and count. The range is within the
     /// object and not empty.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn stripes(&self, offset: u64, len: u64) -> (u32, u32) {
         let (first, from) = self.place(offset);
         if from + len <= self.stripe_bytes {

@@ -220,7 +220,7 @@ fn check_stripes(object: &ObjectInner, first: u32, mask: u64) -> Result<Extent, 
 }
 
 /// Borders between leases that the read may straddle.
-#[inline]
+#[inline(always)]
 fn check_memory(read: &Read<'_>, need: u64) -> Result<u32, PushError> {
     let (have, borders) = match &read.into {
         None => (0, 0),
@@ -250,7 +250,7 @@ fn borders_of(leases: &[Lease], need: u64) -> u32 {
 }
 
 /// Never silently less than was asked: without tables, only whole stripes can be verified.
-#[inline]
+#[inline(always)]
 fn check_proof(read: &Read<'_>, object: &ObjectInner) -> Result<(), PushError> {
     let placement = &object.placement;
     if read.flags.contains(SqeFlags::SKIP_VERIFY)

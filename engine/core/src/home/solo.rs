@@ -77,7 +77,7 @@ impl Home {
     }
 
     /// The short way of a read, if it has one, with its room taken.
-    #[inline]
+    #[inline(always)]
     pub(super) fn solo_way(
         &mut self,
         sqe: &Sqe,
@@ -208,7 +208,7 @@ impl Home {
     }
 
     /// Ends a solo of which all is well; `false` leaves any other news as it is.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn end_solo(&mut self, done: &mut Done, now: Nanos) -> bool {
         let pieces = self.pieces.capacity();
         let News::Landed { hash } = done.news else { return false };
