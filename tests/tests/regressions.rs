@@ -29,6 +29,7 @@ const FOUND: &[(u64, &str)] = &[
     (13, "a read failed by a panic ended with the cause of its stop, which no stripe had"),
     (301_208, "a read failed by a panic ended with the first of its failures, not yet told"),
     (534, "what a poller completed in the turn in which it panicked was never shown"),
+    (2_268, "a poller without staging memory gave room back to itself and never rested"),
     (21_890, "a piece waited for ever for staging memory that a device kept for ever"),
 ];
 

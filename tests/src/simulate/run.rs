@@ -24,6 +24,8 @@ use super::whims::Forgotten;
 
 /// Steps after which a run is taken not to end.
 const STEPS_MAX: u64 = 4_000_000;
+/// Turns after which a poller is taken never to rest: a run has some thousands at most.
+const TURNS_MAX: u64 = 100_000;
 /// Turns in a row that find nothing to do though the engine says there is.
 const EMPTY_TURNS_MAX: u32 = 2_000;
 /// Time in which everything that can come back has come back.
@@ -231,7 +233,7 @@ impl Run {
         let mut steps = 0;
         while !self.is_over() {
             steps += 1;
-            if steps > STEPS_MAX {
+            if steps > STEPS_MAX || self.turns > TURNS_MAX {
                 return Err(self.endless());
             }
             let actor = self.dice.below(pollers + self.callers.len());
@@ -350,7 +352,8 @@ impl Run {
 
     fn endless(&self) -> Wrong {
         let read = self.callers.iter().find_map(|caller| caller.reads.first());
-        let what = format!("the run does not end in {STEPS_MAX} steps");
+        let turns = self.turns;
+        let what = format!("the run does not end in {STEPS_MAX} steps or {turns} turns");
         Wrong { read: read.map(|read| read.name), what }
     }
 

@@ -213,7 +213,12 @@ impl Home {
             Standing::Offered if state.take_probe() => true,
             _ => return false, // It waits for what comes of the probe, or is taken back.
         };
-        let order = if self.shared.take_room(self.index, bytes) {
+        // Looked at first: room that is taken and given back feeds those who starve for it, this
+        // poller among them, which would look again at once and for ever.
+        let order = if self.lacks(slot) {
+            self.note_starving(rail);
+            None
+        } else if self.shared.take_room(self.index, bytes) {
             let order = self.order_of(slot, rail);
             if order.is_none() {
                 self.shared.give_back_room(1, bytes);

@@ -52,7 +52,7 @@ impl Home {
     }
 
     /// Whether the rail of a piece that waits has no staging memory for it.
-    fn lacks(&self, slot: u32) -> bool {
+    pub(super) fn lacks(&self, slot: u32) -> bool {
         let piece = self.pieces.peek(slot);
         let wanted_for = match piece.kind {
             PieceKind::Direct => return false,
