@@ -150,6 +150,11 @@ impl Run {
 
     /// When a descriptor that a poller sleeps on, or would look at, becomes readable.
     fn link_event_of(&self, poller: usize) -> Nanos {
+        if self.failed >> poller & 1 == 1 {
+            // It trusts no event, and a link that panicked twice, whose events nobody takes, is not
+            // asked any more. It looks now and then.
+            return Nanos::NEVER;
+        }
         let asleep = self.sleep.until[poller].is_some();
         let log = self.log.lock();
         let rails = log.rails.iter().zip(&self.scenario.pollers);
@@ -169,7 +174,6 @@ impl Run {
             match self.sleep.until[poller] {
                 None => next = next.min(own),
                 Some(_) if self.engine.is_called(poller) => next = Nanos(0),
-                // A poller that has panicked trusts no event: it looks now and then.
                 Some(until) if self.failed >> poller & 1 == 1 => next = next.min(until),
                 Some(until) if own <= self.now && self.now < until.min(of_links) => {
                     let what = format!("poller {poller} sleeps and has something to do");
