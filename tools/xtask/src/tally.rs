@@ -16,11 +16,11 @@ pub(crate) struct Skip {
 pub(crate) struct Failure {
     /// The test's name, or the command.
     pub what: String,
-    /// The first lines that it printed.
+    /// Lines that it printed.
     pub said: Vec<String>,
 }
 
-/// Lines kept of what a failed test printed: its panic comes first, a backtrace after it.
+/// Lines kept of what a failed test printed, from its panic on if there was one.
 const SAID_LINES: usize = 25;
 
 /// Counts of one stage.
@@ -32,6 +32,8 @@ pub(crate) struct Tally {
     failures: Vec<Failure>,
     /// Between the harness's line `failures:` and its totals.
     among_failures: bool,
+    /// The last failure's panic has been read.
+    has_panicked: bool,
     skips: BTreeSet<Skip>,
     /// Test binaries that told how their tests went.
     results: u32,
@@ -71,11 +73,16 @@ impl Tally {
         let heading = line.strip_prefix("---- ").and_then(|rest| rest.strip_suffix(" stdout ----"));
         if let Some(test) = heading {
             self.failures.push(Failure { what: test.to_owned(), said: Vec::new() });
-        } else if let Some(failure) = self.failures.last_mut()
-            && failure.said.len() < SAID_LINES
-            && !line.is_empty()
-        {
-            failure.said.push(line.to_owned());
+            self.has_panicked = false;
+        } else if let Some(failure) = self.failures.last_mut() {
+            if !self.has_panicked && line.contains(" panicked at ") {
+                // Before it there can be pages of what the test measured.
+                self.has_panicked = true;
+                failure.said.clear();
+            }
+            if failure.said.len() < SAID_LINES && !line.is_empty() {
+                failure.said.push(line.to_owned());
+            }
         }
     }
 
@@ -233,7 +240,8 @@ mod tests {
             "failures:",
             "",
             "---- b::c stdout ----",
-            "thread 'b::c' panicked at x.rs:1:1:",
+            "seeds 1 to 2000",
+            "thread 'b::c' (12) panicked at x.rs:1:1:",
             "left is not right",
             "",
             "failures:",
@@ -241,7 +249,7 @@ mod tests {
             "test result: FAILED. 1 passed; 1 failed; 0 ignored",
             "---- d stdout ----",
         ]);
-        let said = ["thread 'b::c' panicked at x.rs:1:1:", "left is not right"];
+        let said = ["thread 'b::c' (12) panicked at x.rs:1:1:", "left is not right"];
         let said: Vec<_> = said.map(str::to_owned).into();
         assert_eq!(tally.failures(), [Failure { what: "b::c".into(), said }]);
         assert_eq!(tally.failed, 1);
