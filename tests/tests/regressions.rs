@@ -30,6 +30,8 @@ const FOUND: &[(u64, &str)] = &[
     (301_208, "a read failed by a panic ended with the first of its failures, not yet told"),
     (534, "what a poller completed in the turn in which it panicked was never shown"),
     (2_268, "a poller without staging memory gave room back to itself and never rested"),
+    (12_572, "a rail that cooled down when its poller panicked was offered for a probe for ever"),
+    (16_602, "the same, and its reads waited for what would come of the probe"),
     (21_890, "a piece waited for ever for staging memory that a device kept for ever"),
 ];
 

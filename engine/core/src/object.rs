@@ -51,8 +51,8 @@ pub enum OpenError {
         /// The limit.
         limit: u32,
     },
-    /// The engine is shutting down.
-    #[error("the engine is shutting down")]
+    /// The engine is shutting down, or a poller of it has panicked.
+    #[error("the engine is shutting down, or a poller of it has failed; build a new one")]
     ShuttingDown,
 }
 

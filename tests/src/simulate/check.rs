@@ -284,6 +284,9 @@ impl Run {
         let rings = rings.map_err(|error| Wrong::run(format!("at the end: {error}")))?;
         drop(rings);
         self.rest()?;
+        if self.panicked() {
+            return Ok(());
+        }
         let mut open = Vec::new();
         let forgotten = u32::try_from(self.forgotten.objects.len()).expect("few");
         for _ in 0..self.scenario.engine.objects_max - forgotten {

@@ -28,7 +28,7 @@ const STEPS_MAX: u64 = 4_000_000;
 const TURNS_MAX: u64 = 100_000;
 /// Turns in a row that find nothing to do though the engine says there is.
 const EMPTY_TURNS_MAX: u32 = 2_000;
-/// Time in which everything that can come back has come back.
+/// Time in which everything that can come back has come back, besides the engine's own bounds.
 const SETTLE_NS: u64 = 500_000_000;
 
 /// What is wrong, and with which read if it is one's.
@@ -369,7 +369,10 @@ impl Run {
     /// Turns all pollers until nothing will happen any more.
     pub(crate) fn settle(&mut self) -> Result<(), Wrong> {
         // A rail that keeps a request for ever may flap for ever.
-        self.turn_until(self.now.after(SETTLE_NS))
+        let bounds = &self.scenario.engine;
+        let bound_ns = (bounds.cancel_grace + bounds.quiet_bound).as_nanos();
+        let bound_ns = u64::try_from(bound_ns).expect("seconds at most");
+        self.turn_until(self.now.after(SETTLE_NS + bound_ns))
     }
 
     /// Turns all pollers until none has work now.

@@ -48,6 +48,7 @@ impl Home {
             return false;
         }
         let mut any = false;
+        let reads = self.reads.len();
         let first = self.feed_hungry(courier);
         for rail in self.busy.iter_from(first) {
             any |= self.follow(rail, now, courier);
@@ -66,7 +67,8 @@ impl Home {
         if self.feeds.len() > 1 && !self.busy.is_empty() && self.scheduler.may_steal() {
             any |= self.steal(courier);
         }
-        any
+        // What goes on cutting may find that no rail is left, and end its read.
+        any | (self.reads.len() != reads)
     }
 
     /// Nothing of this home wants room any more: others may have it.

@@ -152,6 +152,10 @@ impl<L> Port<L> {
     /// Says to everybody how the rail stands from now on. What waits for it in its backlog goes
     /// back to its homes, unless the rail takes it.
     pub(super) fn stand(&mut self, standing: Standing, cooling_until: Nanos) {
+        if self.shared.state.get() == Standing::Failed {
+            // For good, whatever timers and answers say that the panic left behind.
+            return;
+        }
         self.cooling_until = cooling_until;
         self.shared.state.cool_until(cooling_until);
         self.shared.state.set(standing);

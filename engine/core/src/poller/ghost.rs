@@ -39,8 +39,9 @@ impl<L: Link> Poller<L> {
         self.shared.failed.store(true, Ordering::Release);
         self.shared.failed_pollers.fetch_add(1, Ordering::Relaxed);
         for port in &mut self.ports {
-            port.shared.state.set(Standing::Failed);
+            port.cooling_until = Nanos(0);
             port.shared.state.cool_until(Nanos(0));
+            port.shared.state.set(Standing::Failed);
         }
         if self.life != Life::Draining {
             self.shared.idle_homes.fetch_add(1, Ordering::AcqRel);

@@ -224,11 +224,12 @@ impl<L: Link> Poller<L> {
         if worked { Progress::Worked } else { Progress::Idle }
     }
 
-    /// Counts the time since the last turn, if something was under way, and what of this turn went
-    /// into hashing.
+    /// Counts what is under way, the time since the last turn if something was, and what of this
+    /// turn went into hashing.
     #[inline]
     fn account(&mut self, now: Nanos) {
         let counters = &self.desk.counters;
+        counters.reads_in_progress.set(self.home.reads_in_progress().into());
         if self.busy_since != Nanos::NEVER {
             counters.busy.add(now.since(self.busy_since));
         }
@@ -455,7 +456,6 @@ impl<L: Link> Poller<L> {
         counters.turns.set(self.turns);
         if worked {
             counters.turns_with_work.add(1);
-            counters.reads_in_progress.set(self.home.reads_in_progress().into());
         }
     }
 
