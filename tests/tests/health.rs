@@ -2,8 +2,8 @@
 
 mod scene;
 
-use railring_core::{EngineConfig, RailHealth};
-use railring_sim::{Fault, FaultPlan, SimRailConfig, When};
+use railring_core::{EngineBuilder, EngineConfig, Progress, Rail, RailHealth};
+use railring_sim::{Fault, FaultPlan, SimRailConfig, SimWorld, When};
 use scene::{KIB, MS, START, Scene, config, rail, shape};
 use sq_cq::Status;
 
@@ -163,4 +163,29 @@ fn while_another_rail_is_up_nothing_waits_for_a_probe() {
     }
     assert!(scene.now < START.after(10 * MS));
     assert_eq!(scene.next().attempts(), 2, "the probe went elsewhere after its timeout");
+}
+
+/// What waits for a rail in the home of another poller need not wait any more, or must go
+/// elsewhere: nothing but this tells that poller, if it sleeps.
+#[test]
+fn every_poller_is_told_when_a_rail_stands_otherwise() {
+    let mut world = SimWorld::new(7);
+    let mut rails = Vec::new();
+    for (poller, name) in (0..).zip(["a", "b"]) {
+        let (control, link) = world.add_rail(rail(name, FaultPlan::none())).expect("sensible");
+        rails.push(Rail { control: control as _, link, poller });
+    }
+    let builder = EngineBuilder::new(rails).config(config());
+    let mut engine = builder.build_virtual(START).expect("an engine");
+    for on in [false, true] {
+        for poller in [0, 1, 0] {
+            while engine.turn_poller_at(poller, START) == Progress::Worked {}
+        }
+        assert!(engine.park_poller_at(0, START).is_some(), "there is nothing to do");
+        engine.set_enabled("b", on).expect("there is such a rail");
+        assert!(!engine.is_called(0), "it is the other's rail");
+        engine.turn_poller_at(1, START);
+        assert!(engine.is_called(0), "rail b is switched {on}, and poller 0 sleeps on");
+        engine.rouse_poller(0);
+    }
 }
