@@ -237,7 +237,8 @@ fn page(table: &str, seeds: u64, count: usize, missed: usize, time: Duration) ->
         "# Breakages, and who catches them\n\nCommand: `cargo xtask mutations {}`, commit \
          {commit}, {cores} cores, {:.0} min.\n\nEach breakage of `tests/tests/mutations.list` is \
          applied to a copy of the tree; {seeds} simulated\nseeds run, then the scenes of \
-         `failures.rs` and `shares.rs` and the seeds of `regressions.rs`, until\none fails. The \
+         `failures.rs`, `health.rs`,\n`panics.rs` and `shares.rs` and the seeds of \
+         `regressions.rs`, until one fails. The \
          first complaint is cut at 90 characters. `cargo xtask test` tries three of them,\nchosen \
          by the commit.\n\n{count} breakages, {missed} not caught.\n\n{table}",
         arguments.join(" "),

@@ -364,7 +364,7 @@ fn page(coverage: &Coverage, failed: &[u64], options: &Options, time: Duration) 
         "# Simulated runs of the whole engine\n\nCommand: `cargo xtask simulate {arguments}`,\n\
          commit {}, on {},\n{} threads, {:.0} s since it was last started.\n\n\
          All rails are simulated and all time is virtual; the engine is the shipped code. Every \
-         bug that runs\nfound is a named seed in `tests/tests/regressions.rs`.\n\n",
+         bug that runs\nfound is a named seed in `tests/tests/regressions.rs`, or a test.\n\n",
         commit(),
         machine(),
         options.threads,
